@@ -1,0 +1,233 @@
+"""ShiftCounts: all that the hierarchy sees of the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from gsb3se.files import load_arrays, save_arrays
+from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class ShiftCounts:
+    """Confusion counts of a labelled validation set and prediction counts of a target set.
+
+    Args:
+        confusion: (K, K) counts; ``confusion[j, i]`` is how often the classifier predicted class j
+            where the truth was class i. Dense or scipy.sparse; kept sparse.
+        target: (K,) counts of the predictions on the unlabelled target set.
+        labels: K names, all strings or all integers; 0..K-1 if not given.
+
+    Classes without validation rows and classes that were never predicted are allowed; see
+    :attr:`without_validation` and :attr:`never_predicted`.
+
+    >>> counts = ShiftCounts([[9, 2], [1, 8]], target=[30, 70], labels=["cat", "dog"])
+    >>> counts
+    ShiftCounts(2 classes, 20 validation rows, 100 target predictions)
+    >>> (counts + counts).n_target
+    200
+    """
+
+    confusion: sparse.csc_array
+    target: NDArray[np.int64]
+    labels: tuple[Label, ...]
+
+    def __init__(
+        self, confusion: ArrayLike, target: ArrayLike, labels: Iterable[Label] | None = None
+    ) -> None:
+        matrix = _confusion_counts(confusion)
+        n_classes = matrix.shape[0]
+        target = np.asarray(target)
+        if target.shape != (n_classes,):
+            raise ValueError(
+                f"target must hold {n_classes} counts, one for each class of the {matrix.shape} "
+                f"confusion counts; got shape {target.shape}"
+            )
+        _check_counts(target, "target counts")
+        target = target.astype(np.int64)
+        if target.sum() == 0:
+            raise ValueError("target counts are all zero: expected at least one target prediction")
+        target.flags.writeable = False
+        names = tuple(range(n_classes)) if labels is None else as_labels(labels, n_classes)
+        object.__setattr__(self, "confusion", matrix)
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "labels", names)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: ArrayLike,
+        y_pred: ArrayLike,
+        target_pred: ArrayLike,
+        labels: Iterable[Label] | None = None,
+    ) -> ShiftCounts:
+        """Count the predictions of a classifier.
+
+        Args:
+            y_true: (m,) true labels of the validation rows.
+            y_pred: (m,) predicted labels of the same rows.
+            target_pred: (n',) predicted labels of the target rows.
+            labels: every class, in the order the results shall have. Without it, the classes are
+                the distinct values that occur, sorted; a class that occurs nowhere is then not one.
+
+        >>> counts = ShiftCounts.from_predictions(["a", "b"], ["a", "a"], ["b", "a", "a"])
+        >>> counts.labels, counts.target.tolist()
+        (('a', 'b'), [2, 1])
+        """
+        columns = {
+            "y_true": as_column(y_true, "y_true"),
+            "y_pred": as_column(y_pred, "y_pred"),
+            "target_pred": as_column(target_pred, "target_pred"),
+        }
+        if len(columns["y_true"]) != len(columns["y_pred"]):
+            raise ValueError(
+                f"y_true and y_pred must be of one length, a row each; "
+                f"got {len(columns['y_true'])} and {len(columns['y_pred'])}"
+            )
+        names = distinct_values(*columns.values()) if labels is None else as_labels(labels)
+        _check_number_of_classes(len(names))
+        truth, predicted, target = (encode(c, names, name) for name, c in columns.items())
+        ones = np.ones(len(truth), dtype=np.int64)
+        confusion = sparse.coo_array((ones, (predicted, truth)), shape=(len(names), len(names)))
+        return cls(confusion, np.bincount(target, minlength=len(names)), names)
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.labels)
+
+    @property
+    def n_target(self) -> int:
+        """n', the number of target predictions."""
+        return int(self.target.sum())
+
+    @property
+    def n_validation(self) -> int:
+        """m, the number of validation rows."""
+        return int(self.confusion.sum())
+
+    @cached_property
+    def validation_sizes(self) -> NDArray[np.int64]:
+        """(K,) validation rows n_i of each true class."""
+        return np.asarray(self.confusion.sum(axis=0), dtype=np.int64)
+
+    @property
+    def without_validation(self) -> tuple[Label, ...]:
+        """Classes of which the validation set has no row: their column is known from the prior."""
+        return self._labels_where(self.validation_sizes == 0)
+
+    @property
+    def never_predicted(self) -> tuple[Label, ...]:
+        """Classes that were predicted neither on the validation rows nor on the target."""
+        return self._labels_where((self.confusion.sum(axis=1) == 0) & (self.target == 0))
+
+    @cached_property
+    def confusion_rates(self) -> sparse.csc_array:
+        """C~, (K, K): the columns divided by n_i; a class without validation rows has zeros."""
+        scale = 1.0 / np.maximum(self.validation_sizes, 1)
+        rates = self.confusion.astype(float)
+        rates.data *= np.repeat(scale, np.diff(rates.indptr))
+        return rates
+
+    def with_target(self, target: ArrayLike) -> ShiftCounts:
+        """The same validation counts with another target's predictions."""
+        return ShiftCounts(self.confusion, target, self.labels)
+
+    def __add__(self, other: object) -> ShiftCounts:
+        """Merge counts of the same classes, for streams and shards."""
+        if not isinstance(other, ShiftCounts):
+            return NotImplemented
+        if self.labels != other.labels:
+            raise ValueError(
+                "only counts over the same labels in the same order can be added: build both with "
+                "the same labels="
+            )
+        return ShiftCounts(
+            self.confusion + other.confusion, self.target + other.target, self.labels
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShiftCounts):
+            return NotImplemented
+        return (
+            self.labels == other.labels
+            and np.array_equal(self.target, other.target)
+            and (self.confusion != other.confusion).nnz == 0
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"ShiftCounts({self.n_classes} classes, {self.n_validation} validation rows, "
+            f"{self.n_target} target predictions)"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save to one NPZ file."""
+        matrix = self.confusion
+        save_arrays(
+            path,
+            "ShiftCounts",
+            data=matrix.data,
+            indices=matrix.indices,
+            indptr=matrix.indptr,
+            target=self.target,
+            labels=self.labels,
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ShiftCounts:
+        """Load what :meth:`save` wrote."""
+        arrays = load_arrays(path, "ShiftCounts")
+        n_classes = len(arrays["target"])
+        compressed = (arrays["data"], arrays["indices"], arrays["indptr"])
+        matrix = sparse.csc_array(compressed, shape=(n_classes, n_classes))
+        return cls(matrix, arrays["target"], arrays["labels"].tolist())
+
+    def _labels_where(self, mask: NDArray[np.bool_]) -> tuple[Label, ...]:
+        return tuple(self.labels[i] for i in np.flatnonzero(mask))
+
+
+def _confusion_counts(confusion: ArrayLike) -> sparse.csc_array:
+    """Check confusion counts and bring them into canonical sparse form."""
+    given = confusion if sparse.issparse(confusion) else np.asarray(confusion)
+    if given.ndim != 2 or given.shape[0] != given.shape[1]:
+        raise ValueError(
+            f"confusion must be square, predicted class by true class; got shape {given.shape}"
+        )
+    _check_number_of_classes(given.shape[0])
+    _check_counts(given.data if sparse.issparse(given) else given, "confusion counts")
+    matrix = sparse.csc_array(given, dtype=np.int64, copy=True)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    for part in (matrix.data, matrix.indices, matrix.indptr):
+        part.flags.writeable = False
+    return matrix
+
+
+def _check_number_of_classes(n_classes: int) -> None:
+    if n_classes < 2:
+        raise ValueError(f"a label shift needs at least 2 classes; got {n_classes}")
+
+
+def _check_counts(values: NDArray[np.generic], name: str) -> None:
+    if values.dtype.kind not in "iuf":
+        raise ValueError(f"{name} must be numbers; got values of type {values.dtype}")
+    if values.size == 0:
+        return
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} must be finite; found {values[~np.isfinite(values)][0]}")
+        fractional = values != np.floor(values)
+        if fractional.any():
+            raise ValueError(f"{name} must be whole numbers; found {values[fractional][0]}")
+    if values.min() < 0:
+        raise ValueError(f"{name} must not be negative; found {values.min()}")

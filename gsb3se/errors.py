@@ -1,0 +1,41 @@
+"""What the package says when something is missing or needs the user's attention."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+class GSB3SEWarning(UserWarning):
+    """A result was computed, but the data or the solver leave something to know about it."""
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is not installed."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which command installs it.
+
+    >>> require("math", extra="plots").sqrt(4.0)
+    2.0
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise  # the package is there; something inside it is broken, which the user must see
+        raise MissingExtra(
+            f"this needs the package {module.split('.')[0]!r}, which is not installed: "
+            f"run  pip install 'gsb3se[{extra}]'"
+        ) from None
+
+
+def some_of(items: list[object] | tuple[object, ...], most: int = 5) -> str:
+    """The first few items for an error message: ``'a', 'b', 'c' and 7 more``.
+
+    >>> some_of([3, 1, 4, 1, 5], most=3)
+    '3, 1, 4 and 2 more'
+    """
+    shown = ", ".join(repr(item) for item in items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

@@ -1,0 +1,76 @@
+"""Reading and writing: nothing half-written, nothing unpickled."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    """Let ``write`` fill a file beside ``path``, then rename it into place.
+
+    A reader sees the old file or the whole new one, never a part of it.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        umask = os.umask(0)
+        os.umask(umask)
+        beside.chmod(0o666 & ~umask)  # mkstemp is private; give the file its usual rights
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write text as UTF-8, atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def save_arrays(path: str | os.PathLike[str], kind: str, **arrays: object) -> None:
+    """Save arrays as one NPZ file that says what it is."""
+    stamped = {"kind": np.array(kind), "version": np.array(FORMAT_VERSION)}
+    content = stamped | {name: np.asarray(value) for name, value in arrays.items()}
+    if any(array.dtype.hasobject for array in content.values()):
+        raise ValueError(f"a {kind} file holds numbers and text only")
+    write_atomically(path, lambda file: np.savez_compressed(file, **content))
+
+
+def load_arrays(path: str | os.PathLike[str], kind: str) -> dict[str, NDArray[np.generic]]:
+    """Load what :func:`save_arrays` wrote for this kind; pickles are refused."""
+    arrays = read_npz(path)
+    found = str(arrays.get("kind", "unknown"))
+    if found != kind:
+        raise ValueError(f"{path} holds no {kind}: its kind is {found!r}")
+    if int(arrays["version"]) > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {int(arrays['version'])} and this gsb3se reads up to "
+            f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
+        )
+    return arrays
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
+    """All arrays of an NPZ file; object arrays, which would be pickles, are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is not an NPZ file of plain arrays: {error}") from None

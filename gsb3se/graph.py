@@ -1,0 +1,410 @@
+"""LabelGraph: which labels are alike, and the Laplacian that ties them together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from gsb3se.errors import some_of
+from gsb3se.files import load_arrays, save_arrays
+from gsb3se.labels import Label, as_labels
+from gsb3se.neighbours import (
+    Edges,
+    components,
+    edge_lengths,
+    nearest_neighbour_edges,
+    shortest_bridges,
+)
+from gsb3se.taxonomy import Parents, read_taxonomy
+
+_LEAST_WEIGHT = 1e-3  # of a built edge; a lighter one would leave the prior all but improper across it
+_DENSE_EIGENVALUES = 200
+_FIELD_BLOCK_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class IdentityPlusOnes:
+    """The matrix a I + b 11', as a product, never stored."""
+
+    size: int
+    identity: float
+    ones: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.size, self.size
+
+    def __matmul__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        product = self.identity * x
+        product += self.ones * x.sum(axis=0)
+        return product
+
+    def diagonal(self) -> NDArray[np.float64]:
+        return np.full(self.size, self.identity + self.ones)
+
+    def toarray(self) -> NDArray[np.float64]:
+        """The dense matrix, for looking at small ones."""
+        return self.identity * np.eye(self.size) + self.ones
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelGraph:
+    """A connected, weighted, undirected graph over K labels.
+
+    Build one with :meth:`knn`, :meth:`from_weights`, :meth:`from_class_means`,
+    :meth:`from_taxonomy`, :meth:`from_names` or :meth:`exchangeable`.
+
+    Attributes:
+        weights: (K, K) similarities W, a sparse array without self-loops; for the exchangeable
+            graph a product with all weights 1/K.
+        labels: the K names, if they are known.
+        bridges: pairs of indices whose edge was added to connect the graph.
+
+    >>> path = LabelGraph.from_weights([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    >>> path.laplacian.toarray().tolist()
+    [[1.0, -1.0, 0.0], [-1.0, 2.0, -1.0], [0.0, -1.0, 1.0]]
+    >>> round(path.algebraic_connectivity, 12)
+    1.0
+    """
+
+    weights: sparse.csr_array | IdentityPlusOnes
+    labels: tuple[Label, ...] | None = None
+    bridges: tuple[tuple[int, int], ...] = field(default=())
+
+    # Builders
+
+    @classmethod
+    def knn(
+        cls,
+        embeddings: ArrayLike,
+        k: int = 8,
+        *,
+        labels: Iterable[Label] | None = None,
+        normalise: bool = True,
+    ) -> LabelGraph:
+        """Tie each label to the k whose embeddings are nearest.
+
+        Args:
+            embeddings: (K, d), one row a label.
+            k: neighbours of a label; at most K - 1 are taken.
+            labels: the K names.
+            normalise: scale the rows to unit length first.
+
+        Edges are symmetric by union and weigh W = exp(-d^2 / sigma^2), sigma the median length of
+        an edge, but never less than 0.001. Separate parts are joined by the shortest edges that
+        connect them, listed in :attr:`bridges`. Work O(K^2 d), memory O(K d).
+        """
+        points = _points(embeddings, normalise)
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise ValueError(f"k must be a whole number of at least 1; got {k!r}")
+        edges = nearest_neighbour_edges(points, min(int(k), len(points) - 1))
+        bridges = shortest_bridges(points, edges)
+        return cls._from_lengths(
+            len(points), edges, edge_lengths(points, edges), bridges, edge_lengths(points, bridges), labels
+        )
+
+    @classmethod
+    def from_weights(cls, weights: ArrayLike, labels: Iterable[Label] | None = None) -> LabelGraph:
+        """Take a symmetric (K, K) matrix of similarities in [0, 1]; its diagonal is ignored."""
+        matrix = sparse.csr_array(weights if sparse.issparse(weights) else np.asarray(weights, float))
+        matrix = matrix.astype(float)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
+            raise ValueError(f"weights must be square, at least 2 x 2; got shape {matrix.shape}")
+        if not np.isfinite(matrix.data).all():
+            raise ValueError("weights must be finite; found NaN or infinity")
+        if matrix.nnz and (matrix.data.min() < 0 or matrix.data.max() > 1):
+            raise ValueError(
+                f"weights must lie in [0, 1]; found {matrix.data.min():.6g} to "
+                f"{matrix.data.max():.6g}: divide them by the largest"
+            )
+        gap = abs(matrix - matrix.T)
+        if gap.nnz and gap.max() > 1e-8:
+            raise ValueError(
+                f"weights must be symmetric; W and its transpose differ by up to {gap.max():.3g}: "
+                "pass for instance np.maximum(W, W.T)"
+            )
+        return cls._checked((matrix + matrix.T) / 2, labels)
+
+    @classmethod
+    def from_class_means(
+        cls, features: ArrayLike, y: ArrayLike, k: int = 8, labels: Iterable[Label] | None = None
+    ) -> LabelGraph:
+        """k nearest neighbours between the classes' mean features, in plain Euclidean distance.
+
+        Args:
+            features: (n, d) features, for instance of a network's last hidden layer.
+            y: (n,) labels of the rows.
+            k: neighbours of a label.
+            labels: the classes in order; by default the distinct values of y, sorted.
+        """
+        from gsb3se.embeddings import class_means
+
+        means, names = class_means(features, y, labels)
+        return cls.knn(means, k, labels=names, normalise=False)
+
+    @classmethod
+    def from_taxonomy(
+        cls, parents: Parents, k: int = 8, labels: Iterable[Label] | None = None
+    ) -> LabelGraph:
+        """Tie the labels of a tree to their nearest relatives; see :mod:`gsb3se.taxonomy`.
+
+        Args:
+            parents: a child -> parent mapping or pairs; a list of parents' indices with -1 at the
+                root; or a list that names the group of each label.
+            k: a label is tied to all labels under the highest ancestor with at most k others, but
+                to its nearest relatives in any case.
+            labels: which nodes are labels, in order; by default those that are nobody's parent.
+
+        Lengths are heights of common ancestors; weights and bridges as in :meth:`knn`.
+
+        >>> LabelGraph.from_taxonomy(["pet", "pet", "farm", "farm"], k=1)
+        LabelGraph(4 labels, 3 edges, 1 of them a bridge)
+        """
+        tree = read_taxonomy(parents, labels)
+        edges, lengths = tree.edges(k)
+        bridges, bridge_lengths = tree.bridges(components(edges, len(tree.labels))[1])
+        return cls._from_lengths(
+            len(tree.labels), edges, lengths, bridges, bridge_lengths, tree.labels
+        )
+
+    @classmethod
+    def from_names(
+        cls,
+        names: Iterable[str],
+        encoder: str | Callable[[list[str]], ArrayLike] = "clip",
+        k: int = 8,
+        **options: Any,
+    ) -> LabelGraph:
+        """k nearest neighbours between embeddings of the class names.
+
+        Args:
+            names: the K class names.
+            encoder: "clip" for open_clip's text encoder, or any callable from a list of names to a
+                (K, d) array, for instance a sentence-transformers model's ``encode``.
+            k: neighbours of a label.
+            options: passed to :func:`gsb3se.embeddings.clip_text` (model, weights, device, ...).
+        """
+        from gsb3se.embeddings import embed_names
+
+        names = [str(name) for name in names]
+        return cls.knn(embed_names(names, encoder, **options), k, labels=names)
+
+    @classmethod
+    def exchangeable(cls, n_classes: int, labels: Iterable[Label] | None = None) -> LabelGraph:
+        """No similarity known: L = I - 11'/K, the complete graph with weights 1/K.
+
+        (The paper's L = 0 would be an improper prior without any smoothing.)
+
+        >>> LabelGraph.exchangeable(1000).algebraic_connectivity
+        1.0
+        """
+        if n_classes < 2:
+            raise ValueError(f"a label graph needs at least 2 labels; got {n_classes}")
+        names = None if labels is None else as_labels(labels, n_classes)
+        return cls(IdentityPlusOnes(n_classes, -1.0 / n_classes, 1.0 / n_classes), names)
+
+    @classmethod
+    def _from_lengths(
+        cls,
+        n: int,
+        edges: Edges,
+        lengths: NDArray[np.float64],
+        bridges: Edges,
+        bridge_lengths: NDArray[np.float64],
+        labels: Iterable[Label] | None,
+    ) -> LabelGraph:
+        """W = exp(-d^2 / sigma^2), sigma the median of the positive edge lengths."""
+        positive = lengths[lengths > 0]
+        sigma = np.median(positive) if len(positive) else 1.0
+        every = np.concatenate([edges, bridges])
+        squared = (np.concatenate([lengths, bridge_lengths]) / sigma) ** 2
+        upper = sparse.coo_array(
+            (np.maximum(np.exp(-squared), _LEAST_WEIGHT), (every[:, 0], every[:, 1])), shape=(n, n)
+        )
+        return cls._checked(upper + upper.T, labels, bridges)
+
+    @classmethod
+    def _checked(
+        cls, weights: sparse.sparray, labels: Iterable[Label] | None, bridges: ArrayLike = ()
+    ) -> LabelGraph:
+        """Canonical form of valid weights; the graph must be connected."""
+        matrix = sparse.csr_array(weights)
+        matrix.setdiag(0.0)
+        matrix.eliminate_zeros()
+        matrix.sum_duplicates()
+        n = matrix.shape[0]
+        names = None if labels is None else as_labels(labels, n)
+        n_parts, part = components(np.column_stack(matrix.nonzero()), n)
+        if n_parts > 1:
+            smallest = np.flatnonzero(part == np.bincount(part).argmin()).tolist()
+            lonely = smallest if names is None else [names[i] for i in smallest]
+            raise ValueError(
+                f"the label graph must be connected and falls into {n_parts} parts; one of them is "
+                f"{some_of(lonely)}: add an edge of small weight between the parts"
+            )
+        return cls(matrix, names, tuple((int(i), int(j)) for i, j in np.asarray(bridges)))
+
+    # What it knows
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.weights.shape[0]
+
+    @property
+    def is_exchangeable(self) -> bool:
+        """Whether this is the graph that stands for no known similarity."""
+        return isinstance(self.weights, IdentityPlusOnes)
+
+    @property
+    def n_edges(self) -> int:
+        """Undirected edges."""
+        if isinstance(self.weights, IdentityPlusOnes):
+            return self.n_classes * (self.n_classes - 1) // 2
+        return self.weights.nnz // 2
+
+    @cached_property
+    def laplacian(self) -> sparse.csr_array | IdentityPlusOnes:
+        """L = D - W, (K, K): sparse, or a product for the exchangeable graph. ``L @ x`` works."""
+        if isinstance(self.weights, IdentityPlusOnes):
+            return IdentityPlusOnes(self.n_classes, 1.0, -1.0 / self.n_classes)
+        degrees = np.asarray(self.weights.sum(axis=1))
+        return sparse.csr_array(sparse.diags_array(degrees) - self.weights)
+
+    @cached_property
+    def algebraic_connectivity(self) -> float:
+        """lambda_2(L), the smallest non-zero eigenvalue of the Laplacian."""
+        if self.is_exchangeable:
+            return 1.0
+        if self.n_classes <= _DENSE_EIGENVALUES:
+            return float(np.linalg.eigvalsh(self.laplacian.toarray())[1])
+        from scipy.sparse.linalg import eigsh
+
+        # Shift-invert just below zero finds 0 and lambda_2; the start vector is fixed, so that the
+        # answer is too.
+        shift = -1e-4 * self.laplacian.diagonal().mean()
+        start = np.random.default_rng(0).standard_normal(self.n_classes)
+        values = eigsh(
+            self.laplacian.tocsc(), k=2, sigma=shift, v0=start, return_eigenvectors=False
+        )
+        return float(values.max())
+
+    @cached_property
+    def log_pseudo_determinant(self) -> float:
+        """Sum of the logs of the non-zero eigenvalues of L.
+
+        By Kirchhoff's theorem K times the determinant of L without its last row and column.
+        """
+        if self.is_exchangeable:
+            return 0.0
+        pivots = np.abs(self._grounded_factor.U.diagonal())
+        return float(np.log(self.n_classes) + np.log(pivots).sum())
+
+    def sample_fields(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(K, n) independent draws from N(0, L^+), each summing to zero.
+
+        With the weighted incidence matrix A (L = A'A) and white noise z, x = L^+ A'z has covariance
+        L^+ L L^+ = L^+; a block of columns at a time.
+        """
+        if self.is_exchangeable:
+            white = rng.standard_normal((self.n_classes, n))
+            return white - white.mean(axis=0)
+        upper = sparse.triu(self.weights, k=1).tocoo()
+        root = np.sqrt(upper.data)
+        edge = np.arange(len(root))
+        incidence = sparse.csr_array(
+            (
+                np.concatenate([root, -root]),
+                (np.concatenate(upper.coords), np.concatenate([edge, edge])),
+            ),
+            shape=(self.n_classes, len(root)),
+        )
+        fields = np.zeros((self.n_classes, n))
+        step = max(1, _FIELD_BLOCK_BYTES // (8 * len(root)))
+        for start in range(0, n, step):
+            noise = rng.standard_normal((len(root), min(step, n - start)))
+            force = incidence @ noise
+            fields[:-1, start : start + step] = self._grounded_factor.solve(force[:-1])
+        fields -= fields.mean(axis=0)
+        return fields
+
+    @cached_property
+    def _grounded_factor(self) -> Any:
+        """Sparse LU of L without its last row and column, which is positive definite."""
+        from scipy.sparse.linalg import splu
+
+        return splu(
+            self.laplacian[:-1, :-1].tocsc(),
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+
+    def reordered(self, labels: Iterable[Label]) -> LabelGraph:
+        """The same graph with its labels in another order."""
+        names = as_labels(labels, self.n_classes)
+        if self.labels is None or set(self.labels) != set(names):
+            raise ValueError("the graph can only be reordered to the labels it has")
+        position = {label: index for index, label in enumerate(self.labels)}
+        order = np.array([position[name] for name in names])
+        if isinstance(self.weights, IdentityPlusOnes):
+            return LabelGraph(self.weights, names)
+        place = np.argsort(order)
+        bridges = tuple((int(place[i]), int(place[j])) for i, j in self.bridges)
+        return LabelGraph(self.weights[order][:, order], names, bridges)
+
+    def __repr__(self) -> str:
+        if self.is_exchangeable:
+            return f"LabelGraph({self.n_classes} labels, exchangeable)"
+        text = f"{self.n_classes} labels, {self.n_edges} edges"
+        if self.bridges:
+            text += f", {len(self.bridges)} of them {'a bridge' if len(self.bridges) == 1 else 'bridges'}"
+        return f"LabelGraph({text})"
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save to one NPZ file."""
+        arrays: dict[str, object] = {
+            "n_classes": self.n_classes,
+            "bridges": np.array(self.bridges, dtype=np.int64).reshape(-1, 2),
+        }
+        if self.labels is not None:
+            arrays["labels"] = self.labels
+        if isinstance(self.weights, sparse.csr_array):
+            arrays |= {name: getattr(self.weights, name) for name in ("data", "indices", "indptr")}
+        save_arrays(path, "LabelGraph", **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
+        """Load what :meth:`save` wrote."""
+        arrays = load_arrays(path, "LabelGraph")
+        n = int(arrays["n_classes"])
+        labels = arrays["labels"].tolist() if "labels" in arrays else None
+        if "data" not in arrays:
+            return cls.exchangeable(n, labels)
+        compressed = (arrays["data"], arrays["indices"], arrays["indptr"])
+        return cls._checked(sparse.csr_array(compressed, shape=(n, n)), labels, arrays["bridges"])
+
+
+def _points(embeddings: ArrayLike, normalise: bool) -> NDArray[np.float64]:
+    points = np.array(embeddings, dtype=float)
+    if points.ndim != 2 or len(points) < 2:
+        raise ValueError(f"embeddings must be (K, d) with at least 2 rows; got shape {points.shape}")
+    broken = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if len(broken):
+        raise ValueError(f"embeddings must be finite; rows {some_of(broken.tolist())} are not")
+    if normalise:
+        norms = np.linalg.norm(points, axis=1, keepdims=True)
+        if (norms == 0).any():
+            empty = np.flatnonzero(norms[:, 0] == 0).tolist()
+            raise ValueError(f"embeddings must not be zero; rows {some_of(empty)} are")
+        points /= norms
+    return points

@@ -1,0 +1,108 @@
+"""Label names: an explicit, ordered list, and the way from values to positions in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gsb3se.errors import some_of
+
+Label = str | int
+
+_CHUNK = 1 << 17  # values turned into Python objects at a time
+
+
+def as_labels(labels: Iterable[object], n_classes: int | None = None) -> tuple[Label, ...]:
+    """Check a list of label names: all strings or all integers, none twice.
+
+    >>> as_labels(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    names = tuple(_as_label(label) for label in labels)
+    if n_classes is not None and len(names) != n_classes:
+        raise ValueError(f"expected {n_classes} labels, one a class; got {len(names)}")
+    if len({type(name) for name in names}) > 1:
+        raise ValueError("labels must be all strings or all integers; got both")
+    if len(set(names)) < len(names):
+        seen: set[Label] = set()
+        twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+        raise ValueError(f"labels must be distinct; found more than once: {some_of(twice)}")
+    return names
+
+
+def _as_label(label: object) -> Label:
+    if isinstance(label, str):
+        return str(label)
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        return int(label)
+    raise ValueError(f"a label must be a string or an integer; got {label!r}")
+
+
+def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:
+    """The sorted distinct values of several columns, as labels."""
+    seen: set[object] = set()
+    for column in columns:
+        if column.dtype.kind in "iu":
+            seen.update(np.unique(column).tolist())
+        else:
+            for chunk in _chunks(column):
+                seen.update(chunk)
+    labels = as_labels(seen)
+    return tuple(sorted(labels))  # type: ignore[type-var]  # all of one type
+
+
+def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
+    """A column of label values as a one-dimensional array."""
+    column = np.asarray(values)
+    if column.size == 0 and column.ndim == 1:
+        return column.astype(np.int64)
+    if column.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, one label a row; got shape {column.shape}")
+    if column.dtype.kind == "f" and np.isfinite(column).all() and (column == column.round()).all():
+        return column.astype(np.int64)  # integers that came through a float column
+    return column
+
+
+def encode(column: NDArray[np.generic], labels: Sequence[Label], name: str) -> NDArray[np.int64]:
+    """Positions of the values in ``labels``.
+
+    Raises:
+        ValueError: a value is no label; the message names it.
+    """
+    if column.dtype.kind in "iu" and isinstance(labels[0], int):
+        codes = _encode_integers(column, np.asarray(labels))
+    else:
+        position = {label: index for index, label in enumerate(labels)}
+        codes = np.empty(len(column), dtype=np.int64)
+        start = 0
+        for chunk in _chunks(column):
+            codes[start : start + len(chunk)] = [position.get(value, -1) for value in chunk]  # type: ignore[call-overload]
+            start += len(chunk)
+    unknown = codes < 0
+    if unknown.any():
+        strangers = sorted(set(column[unknown].tolist()), key=repr)
+        raise ValueError(
+            f"{name} holds {some_of(strangers)}, unknown among the {len(labels)} labels "
+            f"({some_of(tuple(labels), most=3)}): name every class in labels=, or drop those rows"
+        )
+    return codes
+
+
+def _encode_integers(
+    column: NDArray[np.generic], labels: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    values = column.astype(np.int64)
+    if np.array_equal(labels, np.arange(len(labels))):
+        values[(values < 0) | (values >= len(labels))] = -1
+        return values
+    order = np.argsort(labels)
+    places = np.searchsorted(labels, values, sorter=order)
+    codes = order[np.minimum(places, len(labels) - 1)]
+    return np.where(labels[codes] == values, codes, -1)
+
+
+def _chunks(column: NDArray[np.generic]) -> Iterator[list[object]]:
+    for start in range(0, len(column), _CHUNK):
+        yield column[start : start + _CHUNK].tolist()

@@ -1,0 +1,609 @@
+"""The hierarchy: its log joint, gradient and Hessian products, the tau-collapsed density, simulation.
+
+    tau_q ~ Gamma(a_q, b_q)           theta | tau_q ~ N(0, (tau_q L)^+)       q = softmax(theta)
+    tau_C ~ Gamma(a_C, b_C)           phi_i | tau_C ~ N(mu_i, (tau_C L)^+)    c_i = softmax(phi_i)
+    validation counts of class i ~ Multinomial(n_i, c_i)
+    target counts ~ Multinomial(n', r),  r = C q
+
+with mu_i = 0 (the paper) or mu_i = alpha e_i + beta W[:, i], alpha and beta ~ N(0, anchor_sd^2).
+Densities are with respect to Lebesgue measure on the sum-zero space, and to d tau.
+
+Every function takes a phi of any column mean: softmax and L see only the centred part. Work is
+O(K^2 + K nnz(L)); nothing larger than a few K x K arrays is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.special import gammaln
+
+from gsb3se.counts import ShiftCounts
+from gsb3se.graph import IdentityPlusOnes, LabelGraph
+from gsb3se.prior import Prior
+from gsb3se.simplex import Matrix, Vector, softmax
+
+HessianKind = Literal["exact", "gauss-newton", "fisher"]
+Cells = tuple[NDArray[np.int64], Vector]  # row-major positions in a K x K array, and their values
+
+_LOG_2PI = float(np.log(2 * np.pi))
+_TINY = 1e-290  # below it, a probability is handled by its logarithm
+_BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Counts, graph and prior, checked against each other once.
+
+    Args:
+        counts: the data.
+        graph: the label graph; None for the exchangeable one.
+        prior: the hyper-priors.
+    """
+
+    counts: ShiftCounts
+    graph: LabelGraph
+    prior: Prior
+
+    def __init__(
+        self, counts: ShiftCounts, graph: LabelGraph | None = None, prior: Prior | None = None
+    ) -> None:
+        graph = LabelGraph.exchangeable(counts.n_classes) if graph is None else graph
+        if graph.n_classes != counts.n_classes:
+            raise ValueError(
+                f"the counts have {counts.n_classes} classes and the graph {graph.n_classes}: "
+                "build both over the same labels"
+            )
+        positional = counts.labels == tuple(range(counts.n_classes))
+        if graph.labels is not None and not positional and graph.labels != counts.labels:
+            raise ValueError(
+                "the labels of counts and graph differ or stand in another order: "
+                "use graph.reordered(counts.labels), or build both over the same labels"
+            )
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "graph", graph)
+        object.__setattr__(self, "prior", Prior() if prior is None else prior)
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.counts.n_classes
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The non-zero confusion counts."""
+        return _cells(self.counts.confusion)
+
+    @cached_property
+    def column_sizes(self) -> Vector:
+        """n_i as floats."""
+        return self.counts.validation_sizes.astype(float)
+
+    @cached_property
+    def target(self) -> Vector:
+        """Target counts as floats."""
+        return self.counts.target.astype(float)
+
+    @cached_property
+    def anchor(self) -> Cells:
+        """W, the pattern that beta multiplies, up to column constants.
+
+        L does not see a constant added to a column, so the exchangeable W = (11' - I)/K is as good
+        as -I/K.
+        """
+        weights = self.graph.weights
+        if isinstance(weights, IdentityPlusOnes):
+            weights = sparse.diags_array(np.full(self.n_classes, weights.identity))
+        return _cells(weights)
+
+    @cached_property
+    def log_multinomial_coefficients(self) -> float:
+        """Log of the multinomial coefficients of all columns and of the target."""
+        factorials = gammaln(self.column_sizes + 1).sum() - gammaln(self.cells[1] + 1).sum()
+        return float(
+            factorials + gammaln(self.target.sum() + 1) - gammaln(self.target + 1).sum()
+        )
+
+    @cached_property
+    def log_normalisers(self) -> float:
+        """Constants of the two Laplacian Gaussians, the Gammas and the anchor's normals."""
+        n, prior = self.n_classes, self.prior
+        fields = 0.5 * (n + 1) * (self.graph.log_pseudo_determinant - (n - 1) * _LOG_2PI)
+        gammas = sum(
+            a * np.log(b) - gammaln(a) for a, b in ((prior.a_q, prior.b_q), (prior.a_C, prior.b_C))
+        )
+        anchor = 0.0 if prior.anchor_sd is None else -2 * np.log(prior.anchor_sd) - _LOG_2PI
+        return float(fields + gammas + anchor)
+
+    @cached_property
+    def tau_shapes(self) -> tuple[float, float]:
+        """Shapes of the conditionals of tau_q and tau_C: a + half the number of dimensions."""
+        n = self.n_classes
+        return self.prior.a_q + 0.5 * (n - 1), self.prior.a_C + 0.5 * n * (n - 1)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Matrix]:
+        """A K x K array to work in, kept for the next evaluation.
+
+        At K = 1,000 the system takes as long to hand out fresh memory as the arithmetic takes.
+        """
+        array = self._spare.pop() if self._spare else np.empty((self.n_classes, self.n_classes))
+        try:
+            yield array
+        finally:
+            self._spare.append(array)
+
+    @cached_property
+    def _spare(self) -> list[Matrix]:
+        return []  # pop and append are atomic, so that threads may share a problem
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What lives under the two strengths; also a gradient or a direction over the same space.
+
+    Attributes:
+        theta: (K,) target log-priors.
+        phi: (K, K); column i holds the log-odds of confusion column i.
+        alpha, beta: weights of the anchor; 0 in the paper's hierarchy.
+    """
+
+    theta: Vector
+    phi: Matrix
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    @property
+    def q(self) -> Vector:
+        """(K,) target prior softmax(theta)."""
+        return softmax(self.theta)
+
+    @property
+    def confusion(self) -> Matrix:
+        """(K, K) confusion matrix; columns sum to one."""
+        return softmax(self.phi)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """tau_q and tau_C, or a derivative with respect to them."""
+
+    q: float
+    C: float
+
+
+@dataclass(frozen=True)
+class GammaPair:
+    """Gamma(shape, rate) conditionals of tau_q and tau_C given the latents."""
+
+    shape: Strengths
+    rate: Strengths
+
+    @property
+    def mean(self) -> Strengths:
+        """E[tau] = shape / rate."""
+        return Strengths(self.shape.q / self.rate.q, self.shape.C / self.rate.C)
+
+
+# Densities
+
+
+def log_likelihood(problem: Problem, theta: Vector, phi: Matrix) -> float:
+    """Log probability of all counts given theta and phi, multinomial coefficients included."""
+    with problem.scratch() as memory:
+        likelihood = _Forward.at(problem, Latents(theta, phi), memory).log_likelihood
+    return problem.log_multinomial_coefficients + likelihood
+
+
+def log_joint(problem: Problem, latents: Latents, tau: Strengths) -> float:
+    """log p(counts, theta, phi, alpha, beta, tau_q, tau_C), all constants included.
+
+    Add log tau_q + log tau_C for the density in log tau.
+
+    >>> problem = Problem(ShiftCounts([[9, 2], [1, 8]], [30, 70]))
+    >>> round(log_joint(problem, Latents(np.zeros(2), np.zeros((2, 2))), Strengths(1.0, 1.0)), 6)
+    -23.183134
+    """
+    energy = _Energy(problem, latents)
+    with problem.scratch() as memory:
+        return _joint_value(problem, _Forward.at(problem, latents, memory), energy, tau)
+
+
+def log_joint_and_gradient(
+    problem: Problem, latents: Latents, tau: Strengths
+) -> tuple[float, Latents, Strengths]:
+    """The log joint, its gradient over the latents, and its derivative by tau_q and tau_C.
+
+    d theta = q (w - n') - tau_q L theta;
+    d phi_i = n^S_i - n_i c_i + q_i c_i (nu - w_i) - tau_C L (phi_i - mu_i),
+    with nu = target / r and w = C' nu.
+    """
+    prior, (shape_q, shape_C) = problem.prior, problem.tau_shapes
+    energy = _Energy(problem, latents)
+    with problem.scratch() as memory:
+        forward = _Forward.at(problem, latents, memory)
+        value = _joint_value(problem, forward, energy, tau)
+        gradient = _gradient(problem, forward, energy, latents, tau)
+    slope = Strengths(
+        (shape_q - 1) / tau.q - prior.b_q - energy.theta / 2,
+        (shape_C - 1) / tau.C - prior.b_C - energy.phi / 2,
+    )
+    return value, gradient, slope
+
+
+def tau_conditionals(problem: Problem, latents: Latents) -> GammaPair:
+    """tau_q and tau_C given everything else: Gamma(a + dimensions / 2, b + quadratic form / 2)."""
+    return _Energy(problem, latents).tau_conditionals()
+
+
+def log_collapsed(problem: Problem, latents: Latents) -> float:
+    """log p(counts, theta, phi, alpha, beta): both strengths integrated out exactly.
+
+    The density to sample; not one to maximise, for its mode collapses onto q uniform when the
+    counts are few.
+    """
+    energy = _Energy(problem, latents)
+    with problem.scratch() as memory:
+        return _collapsed_value(problem, _Forward.at(problem, latents, memory), energy)
+
+
+def log_collapsed_and_gradient(problem: Problem, latents: Latents) -> tuple[float, Latents]:
+    """The collapsed density and its gradient: that of the joint at tau = shape / rate."""
+    energy = _Energy(problem, latents)
+    with problem.scratch() as memory:
+        forward = _Forward.at(problem, latents, memory)
+        value = _collapsed_value(problem, forward, energy)
+        tau = energy.tau_conditionals().mean
+        return value, _gradient(problem, forward, energy, latents, tau)
+
+
+class Curvature:
+    """The negative Hessian of the log joint over the latents at one point, as a product.
+
+    Args:
+        problem, latents: where.
+        tau: the fixed strengths; None for the tau-collapsed density.
+        kind: "exact"; "gauss-newton" (positive semi-definite, from the observed target counts); or
+            "fisher" (positive semi-definite, the expectation of the exact one).
+
+    A product costs about two of the sparse products ``L @ phi``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        latents: Latents,
+        tau: Strengths | None,
+        kind: HessianKind = "exact",
+    ) -> None:
+        if kind not in ("exact", "gauss-newton", "fisher"):
+            raise ValueError(f"kind must be 'exact', 'gauss-newton' or 'fisher'; got {kind!r}")
+        self._problem = problem
+        self._q = latents.q
+        self._confusion = np.ascontiguousarray(latents.confusion)
+        self._r = self._confusion @ self._q
+        if (self._r[problem.target > 0] < _TINY).any():
+            raise FloatingPointError(
+                "the Hessian overflows here: a class that was predicted on the target has a "
+                "probability below 1e-290; start nearer to the data"
+            )
+        n_target = problem.target.sum()
+        nu = np.divide(problem.target, self._r, where=self._r > 0, out=np.zeros_like(self._r))
+        observed = n_target if kind == "fisher" else nu
+        self._weight = np.divide(observed, self._r, where=self._r > 0, out=np.zeros_like(nu))
+        # What the exact Hessian has beyond J' D J vanishes with these three.
+        exact = float(kind == "exact")
+        self._nu = exact * nu
+        self._w = self._confusion.T @ self._nu
+        self._pull = self._q * (self._w - exact * n_target)
+        self._collapsed: tuple[GammaPair, _Energy] | None = None
+        if tau is None:
+            energy = _Energy(problem, latents)
+            conditionals = energy.tau_conditionals()
+            self._collapsed = conditionals, energy
+            tau = conditionals.mean
+        self._tau = tau
+
+    def product(self, direction: Latents) -> Latents:
+        """(-Hessian) times a direction.
+
+        With V the columns of the direction, A = V - E_c[V], dr the change of r and y = D dr,
+        column i is tau_C L V_i + c_i * [A_i (n_i - q_i (nu - w_i)) + q_i (y - E_c[y])
+        - q_i (v_i - q.v)(nu - w_i) + q_i dw_i], where dw_i = U_i.V_i, U_i = c_i (nu - w_i).
+        """
+        problem, tau, q, confusion = self._problem, self._tau, self._q, self._confusion
+        v, columns = direction.theta, direction.phi
+        moved = q * (v - q @ v)
+        with problem.scratch() as memory:
+            weighted = np.multiply(confusion, columns, out=memory)
+            means = np.ones(problem.n_classes) @ weighted
+            dw = self._nu @ weighted - self._w * means
+            dr = confusion @ (moved - q * means) + weighted @ q
+        y = self._weight * dr
+        back = confusion.T @ y
+        prior_term = _Energy(problem, direction)
+
+        pull = self._pull
+        theta = q * (back - self._r @ y) + tau.q * prior_term.laplacian_theta
+        theta -= pull * v - q * (pull @ v) - pull * (q @ v)
+        theta -= q * (dw - q @ dw)
+
+        alpha, beta = (tau.C * slope for slope in prior_term.anchor_slopes)
+        if problem.prior.anchor_sd is not None:
+            alpha += direction.alpha / problem.prior.anchor_sd**2
+            beta += direction.beta / problem.prior.anchor_sd**2
+
+        ones = np.ones_like(q)
+        slope = np.column_stack([ones, self._nu]), np.stack([problem.column_sizes + q * self._w, -q])
+        level = (
+            np.column_stack([y, self._nu, ones]),
+            np.stack([q, -moved, q * (dw - back) + moved * self._w]),
+        )
+        phi = prior_term.laplacian_phi
+        for rows, part, outer in _row_blocks(problem.n_classes):
+            np.subtract(columns[rows], means, out=part)
+            part *= np.matmul(slope[0][rows], slope[1], out=outer)
+            part += np.matmul(level[0][rows], level[1], out=outer)
+            part *= confusion[rows]
+            phi[rows] *= tau.C
+            phi[rows] += part
+
+        if self._collapsed is not None:
+            conditionals, energy = self._collapsed
+            along_q = energy.laplacian_theta @ v * conditionals.shape.q / conditionals.rate.q**2
+            theta -= along_q * energy.laplacian_theta
+            slope_alpha, slope_beta = energy.anchor_slopes
+            along_C = np.vdot(energy.laplacian_phi, columns)
+            along_C += slope_alpha * direction.alpha + slope_beta * direction.beta
+            along_C *= conditionals.shape.C / conditionals.rate.C**2
+            phi -= along_C * energy.laplacian_phi
+            alpha -= along_C * slope_alpha
+            beta -= along_C * slope_beta
+        return Latents(theta, phi, float(alpha), float(beta))
+
+
+# Their parts
+
+
+class _Energy:
+    """The quadratic forms of the priors and their derivatives.
+
+    theta = theta'L theta, phi = sum_i (phi_i - mu_i)'L(phi_i - mu_i); ``laplacian_*`` are L theta and
+    L (phi - mu).
+    """
+
+    def __init__(self, problem: Problem, latents: Latents) -> None:
+        self._problem = problem
+        laplacian = problem.graph.laplacian
+        self.laplacian_theta: Vector = laplacian @ latents.theta
+        self.theta = float(latents.theta @ self.laplacian_theta)
+        with problem.scratch() as memory:
+            residual = _residual(problem, latents, memory)
+            self.laplacian_phi: Matrix = laplacian @ residual
+            self.phi = float(np.vdot(residual, self.laplacian_phi))
+        sd = problem.prior.anchor_sd
+        self.anchor = 0.0 if sd is None else (latents.alpha**2 + latents.beta**2) / (2 * sd**2)
+
+    @property
+    def anchor_slopes(self) -> tuple[float, float]:
+        """Derivatives of half the phi form by alpha and beta."""
+        if not self._problem.prior.is_anchored:
+            return 0.0, 0.0
+        positions, values = self._problem.anchor
+        by_alpha = self.laplacian_phi.trace()
+        by_beta = values @ self.laplacian_phi.take(positions)
+        return -float(by_alpha), -float(by_beta)
+
+    def tau_conditionals(self) -> GammaPair:
+        prior = self._problem.prior
+        return GammaPair(
+            Strengths(*self._problem.tau_shapes),
+            Strengths(prior.b_q + self.theta / 2, prior.b_C + self.phi / 2),
+        )
+
+
+def _residual(problem: Problem, latents: Latents, memory: Matrix) -> Matrix:
+    """phi - mu up to column constants; phi itself in the paper's hierarchy."""
+    if not problem.prior.is_anchored:
+        return np.ascontiguousarray(latents.phi)
+    np.copyto(memory, latents.phi)
+    flat = memory.reshape(-1)
+    flat[:: problem.n_classes + 1] -= latents.alpha
+    positions, values = problem.anchor
+    flat[positions] -= latents.beta * values
+    return memory
+
+
+@dataclass
+class _Forward:
+    """One evaluation of the likelihood; ``expected`` rows are kept as logs where r underflows.
+
+    With s_i = sum_j exp(phi_ji), the confusion matrix is never normalised: r = exp(phi) (q / s).
+    """
+
+    q: Vector
+    exp_phi: Matrix
+    totals: Vector  # s, of exp_phi
+    nu: Vector  # target / r, zero in the tiny rows
+    tiny_rows: NDArray[np.int64]  # rows with target counts whose r underflows
+    tiny_expected: Matrix  # target_j q_i C_ji / r_j in those rows
+    log_likelihood: float
+
+    @classmethod
+    def at(cls, problem: Problem, latents: Latents, memory: Matrix) -> _Forward:
+        """Evaluate at the latents; exp(phi) is written into ``memory``."""
+        theta, phi, q = latents.theta, latents.phi, latents.q
+        ones = np.ones(problem.n_classes)
+        with np.errstate(over="ignore"):
+            exp_phi = np.exp(phi, out=memory)
+            totals = ones @ exp_phi
+        log_totals = np.log(totals, where=totals > 0, out=np.full_like(totals, -np.inf))
+        if not (np.abs(log_totals) < 600).all():  # shift only where the plain exponential fails
+            shift = phi.max(axis=0)
+            exp_phi = np.exp(np.subtract(phi, shift, out=memory), out=memory)
+            totals = ones @ exp_phi
+            log_totals = np.log(totals) + shift
+        r = exp_phi @ (q / totals)
+
+        seen = problem.target > 0
+        tiny = np.flatnonzero(seen & (r < _TINY))
+        log_r = np.log(r, where=r >= _TINY, out=np.zeros_like(r))
+        expected = np.empty((0, problem.n_classes))
+        if len(tiny):
+            log_q = theta - theta.max() - np.log(np.exp(theta - theta.max()).sum())
+            log_parts = phi[tiny] - log_totals + log_q
+            log_r[tiny] = np.logaddexp.reduce(log_parts, axis=1)
+            expected = problem.target[tiny, None] * np.exp(log_parts - log_r[tiny, None])
+        positions, counts = problem.cells
+        value = counts @ phi.take(positions) - problem.column_sizes @ log_totals
+        value += problem.target @ log_r
+        nu = np.divide(problem.target, r, where=seen & (r >= _TINY), out=np.zeros_like(r))
+        return cls(q, exp_phi, totals, nu, tiny, expected, float(value))
+
+
+def _joint_value(
+    problem: Problem, forward: _Forward, energy: _Energy, tau: Strengths
+) -> float:
+    prior, (shape_q, shape_C) = problem.prior, problem.tau_shapes
+    return float(
+        problem.log_multinomial_coefficients
+        + problem.log_normalisers
+        + forward.log_likelihood
+        + (shape_q - 1) * np.log(tau.q)
+        + (shape_C - 1) * np.log(tau.C)
+        - tau.q * (prior.b_q + energy.theta / 2)
+        - tau.C * (prior.b_C + energy.phi / 2)
+        - energy.anchor
+    )
+
+
+def _collapsed_value(problem: Problem, forward: _Forward, energy: _Energy) -> float:
+    tau = energy.tau_conditionals()
+    return float(
+        problem.log_multinomial_coefficients
+        + problem.log_normalisers
+        + forward.log_likelihood
+        + gammaln(tau.shape.q)
+        - tau.shape.q * np.log(tau.rate.q)
+        + gammaln(tau.shape.C)
+        - tau.shape.C * np.log(tau.rate.C)
+        - energy.anchor
+    )
+
+
+def _gradient(
+    problem: Problem, forward: _Forward, energy: _Energy, latents: Latents, tau: Strengths
+) -> Latents:
+    """Gradient of log likelihood plus log prior; takes over energy's L (phi - mu).
+
+    With T_ji = target_j q_i C_ji / r_j, the target predictions j expected to come from class i,
+    d theta = sum_j T_j - n' q and d phi_i = n^S_i + T_i - (n_i + sum_j T_ji) c_i, less the priors.
+    """
+    share = forward.q / forward.totals
+    from_class = share * (forward.nu @ forward.exp_phi) + forward.tiny_expected.sum(axis=0)
+    theta = from_class - problem.target.sum() * forward.q - tau.q * energy.laplacian_theta
+
+    slope_alpha, slope_beta = (-tau.C * slope for slope in energy.anchor_slopes)
+    if problem.prior.anchor_sd is not None:
+        slope_alpha -= latents.alpha / problem.prior.anchor_sd**2
+        slope_beta -= latents.beta / problem.prior.anchor_sd**2
+    pull = (problem.column_sizes + from_class) / forward.totals
+    phi = energy.laplacian_phi
+    left = np.column_stack([forward.nu, np.ones_like(pull)])
+    right = np.stack([share, -pull])
+    for rows, part, _ in _row_blocks(problem.n_classes):
+        np.matmul(left[rows], right, out=part)
+        part *= forward.exp_phi[rows]
+        phi[rows] *= -tau.C
+        phi[rows] += part
+    phi[forward.tiny_rows] += forward.tiny_expected
+    positions, counts = problem.cells
+    phi.reshape(-1)[positions] += counts
+    return Latents(theta, phi, slope_alpha, slope_beta)
+
+
+def _row_blocks(n_classes: int) -> Iterator[tuple[slice, Matrix, Matrix]]:
+    """Blocks of rows that stay in cache while several passes work on them, with two work arrays."""
+    step = min(n_classes, max(1, _BLOCK_BYTES // (8 * n_classes)))
+    work = np.empty((2, step, n_classes))
+    for start in range(0, n_classes, step):
+        rows = slice(start, min(start + step, n_classes))
+        yield rows, *work[:, : rows.stop - start]
+
+
+def _cells(matrix: sparse.sparray) -> Cells:
+    """Row-major positions and values of the entries of a sparse matrix."""
+    ordered = sparse.csr_array(matrix)
+    ordered.sort_indices()
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(ordered.indptr))
+    return rows * matrix.shape[1] + ordered.indices, ordered.data.astype(float)
+
+
+# Simulation
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Counts drawn from the hierarchy, with the parameters that made them."""
+
+    counts: ShiftCounts
+    latents: Latents
+    tau: Strengths
+
+    @property
+    def q(self) -> Vector:
+        """(K,) the true target prior."""
+        return self.latents.q
+
+    @property
+    def confusion(self) -> Matrix:
+        """(K, K) the true confusion matrix."""
+        return self.latents.confusion
+
+
+def simulate(
+    graph: LabelGraph,
+    prior: Prior,
+    n_source: int | ArrayLike,
+    n_target: int,
+    seed: int | np.random.Generator,
+) -> Simulation:
+    """Draw parameters and counts from the hierarchy.
+
+    Args:
+        graph: the label graph.
+        prior: the hyper-priors, paper or anchored.
+        n_source: validation rows of each class, one number or (K,).
+        n_target: target predictions.
+        seed: seed or generator.
+
+    >>> simulate(LabelGraph.exchangeable(3), Prior(), n_source=50, n_target=200, seed=0).counts
+    ShiftCounts(3 classes, 150 validation rows, 200 target predictions)
+    """
+    rng = np.random.default_rng(seed)
+    n_classes = graph.n_classes
+    sizes = np.broadcast_to(np.asarray(n_source), (n_classes,))
+    if sizes.dtype.kind not in "iu" or (sizes < 0).any() or n_target < 1:
+        raise ValueError("n_source must hold whole numbers, none negative, and n_target at least 1")
+    tau = Strengths(
+        rng.gamma(prior.a_q) / prior.b_q,
+        rng.gamma(prior.a_C) / prior.b_C,
+    )
+    alpha, beta = (0.0, 0.0) if prior.anchor_sd is None else rng.normal(0, prior.anchor_sd, 2)
+    theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
+    phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)
+    if prior.is_anchored:
+        phi += alpha * np.eye(n_classes) + beta * graph.weights.toarray()
+    phi -= phi.mean(axis=0)
+    latents = Latents(theta, phi, float(alpha), float(beta))
+    confusion = latents.confusion
+    columns = rng.multinomial(sizes, confusion.T).T
+    target = rng.multinomial(n_target, softmax(theta) @ confusion.T)
+    return Simulation(ShiftCounts(columns, target, graph.labels), latents, tau)
