@@ -31,11 +31,46 @@ from gsb3se.prior import Prior
 from gsb3se.simplex import Matrix, Vector, softmax
 
 HessianKind = Literal["exact", "gauss-newton", "fisher"]
-Cells = tuple[NDArray[np.int64], Vector]  # row-major positions in a K x K array, and their values
 
 _LOG_2PI = float(np.log(2 * np.pi))
 _TINY = 1e-290  # below it, a probability is handled by its logarithm
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A sparse K x K matrix plus a constant, that meets dense ones entry by entry.
+
+    Attributes:
+        positions, values: the sparse entries, row-major.
+        constant: added to every entry.
+    """
+
+    positions: NDArray[np.int64]
+    values: Vector
+    constant: float = 0.0
+
+    @classmethod
+    def of(cls, matrix: sparse.sparray | IdentityPlusOnes) -> Pattern:
+        """The pattern of a sparse matrix or of a I + b 11'."""
+        n = matrix.shape[0]
+        if isinstance(matrix, IdentityPlusOnes):
+            return cls(np.arange(n) * (n + 1), np.full(n, matrix.identity), matrix.ones)
+        ordered = sparse.csr_array(matrix)
+        ordered.sort_indices()
+        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(ordered.indptr))
+        return cls(rows * n + ordered.indices, ordered.data.astype(float))
+
+    def add_to(self, array: Matrix, scale: float = 1.0) -> None:
+        """array += scale * pattern, in place; the array must be C-contiguous."""
+        array.reshape(-1)[self.positions] += scale * self.values
+        if self.constant:
+            array += scale * self.constant
+
+    def dot(self, array: Matrix) -> float:
+        """Sum over all entries of pattern * array."""
+        whole = self.constant * array.sum() if self.constant else 0.0
+        return float(self.values @ array.take(self.positions) + whole)
 
 
 @dataclass(frozen=True)
@@ -77,9 +112,9 @@ class Problem:
         return self.counts.n_classes
 
     @cached_property
-    def cells(self) -> Cells:
-        """The non-zero confusion counts."""
-        return _cells(self.counts.confusion)
+    def cells(self) -> Pattern:
+        """The confusion counts."""
+        return Pattern.of(self.counts.confusion)
 
     @cached_property
     def column_sizes(self) -> Vector:
@@ -92,21 +127,22 @@ class Problem:
         return self.counts.target.astype(float)
 
     @cached_property
-    def anchor(self) -> Cells:
-        """W, the pattern that beta multiplies, up to column constants.
+    def anchor(self) -> Pattern:
+        """W, what beta multiplies in the columns' mean."""
+        return Pattern.of(self.graph.weights)
 
-        L does not see a constant added to a column, so the exchangeable W = (11' - I)/K is as good
-        as -I/K.
-        """
-        weights = self.graph.weights
+    @cached_property
+    def anchor_forces(self) -> tuple[Pattern, Pattern]:
+        """L and L W: L times the patterns that alpha and beta multiply."""
+        n, laplacian, weights = self.n_classes, self.graph.laplacian, self.graph.weights
         if isinstance(weights, IdentityPlusOnes):
-            weights = sparse.diags_array(np.full(self.n_classes, weights.identity))
-        return _cells(weights)
+            return Pattern.of(laplacian), Pattern.of(IdentityPlusOnes(n, -1 / n, 1 / n**2))
+        return Pattern.of(laplacian), Pattern.of(laplacian @ weights)
 
     @cached_property
     def log_multinomial_coefficients(self) -> float:
         """Log of the multinomial coefficients of all columns and of the target."""
-        factorials = gammaln(self.column_sizes + 1).sum() - gammaln(self.cells[1] + 1).sum()
+        factorials = gammaln(self.column_sizes + 1).sum() - gammaln(self.cells.values + 1).sum()
         return float(
             factorials + gammaln(self.target.sum() + 1) - gammaln(self.target + 1).sum()
         )
@@ -384,22 +420,21 @@ class _Energy:
         laplacian = problem.graph.laplacian
         self.laplacian_theta: Vector = laplacian @ latents.theta
         self.theta = float(latents.theta @ self.laplacian_theta)
-        with problem.scratch() as memory:
-            residual = _residual(problem, latents, memory)
-            self.laplacian_phi: Matrix = laplacian @ residual
-            self.phi = float(np.vdot(residual, self.laplacian_phi))
+        phi = np.ascontiguousarray(latents.phi)
+        self.laplacian_phi: Matrix = laplacian @ phi
+        self.anchor = 0.0
+        self.anchor_slopes = 0.0, 0.0  # derivatives of half the phi form by alpha and beta
         sd = problem.prior.anchor_sd
-        self.anchor = 0.0 if sd is None else (latents.alpha**2 + latents.beta**2) / (2 * sd**2)
-
-    @property
-    def anchor_slopes(self) -> tuple[float, float]:
-        """Derivatives of half the phi form by alpha and beta."""
-        if not self._problem.prior.is_anchored:
-            return 0.0, 0.0
-        positions, values = self._problem.anchor
-        by_alpha = self.laplacian_phi.trace()
-        by_beta = values @ self.laplacian_phi.take(positions)
-        return -float(by_alpha), -float(by_beta)
+        if sd is not None:
+            self.anchor = (latents.alpha**2 + latents.beta**2) / (2 * sd**2)
+            for force, strength in zip(
+                problem.anchor_forces, (latents.alpha, latents.beta), strict=True
+            ):
+                force.add_to(self.laplacian_phi, -strength)
+            by_alpha = float(self.laplacian_phi.trace())
+            self.anchor_slopes = -by_alpha, -problem.anchor.dot(self.laplacian_phi)
+        self.phi = float(np.vdot(phi, self.laplacian_phi))
+        self.phi += latents.alpha * self.anchor_slopes[0] + latents.beta * self.anchor_slopes[1]
 
     def tau_conditionals(self) -> GammaPair:
         prior = self._problem.prior
@@ -407,18 +442,6 @@ class _Energy:
             Strengths(*self._problem.tau_shapes),
             Strengths(prior.b_q + self.theta / 2, prior.b_C + self.phi / 2),
         )
-
-
-def _residual(problem: Problem, latents: Latents, memory: Matrix) -> Matrix:
-    """phi - mu up to column constants; phi itself in the paper's hierarchy."""
-    if not problem.prior.is_anchored:
-        return np.ascontiguousarray(latents.phi)
-    np.copyto(memory, latents.phi)
-    flat = memory.reshape(-1)
-    flat[:: problem.n_classes + 1] -= latents.alpha
-    positions, values = problem.anchor
-    flat[positions] -= latents.beta * values
-    return memory
 
 
 @dataclass
@@ -461,8 +484,7 @@ class _Forward:
             log_parts = phi[tiny] - log_totals + log_q
             log_r[tiny] = np.logaddexp.reduce(log_parts, axis=1)
             expected = problem.target[tiny, None] * np.exp(log_parts - log_r[tiny, None])
-        positions, counts = problem.cells
-        value = counts @ phi.take(positions) - problem.column_sizes @ log_totals
+        value = problem.cells.dot(phi) - problem.column_sizes @ log_totals
         value += problem.target @ log_r
         nu = np.divide(problem.target, r, where=seen & (r >= _TINY), out=np.zeros_like(r))
         return cls(q, exp_phi, totals, nu, tiny, expected, float(value))
@@ -524,8 +546,7 @@ def _gradient(
         phi[rows] *= -tau.C
         phi[rows] += part
     phi[forward.tiny_rows] += forward.tiny_expected
-    positions, counts = problem.cells
-    phi.reshape(-1)[positions] += counts
+    problem.cells.add_to(phi)
     return Latents(theta, phi, slope_alpha, slope_beta)
 
 
@@ -536,14 +557,6 @@ def _row_blocks(n_classes: int) -> Iterator[tuple[slice, Matrix, Matrix]]:
     for start in range(0, n_classes, step):
         rows = slice(start, min(start + step, n_classes))
         yield rows, *work[:, : rows.stop - start]
-
-
-def _cells(matrix: sparse.sparray) -> Cells:
-    """Row-major positions and values of the entries of a sparse matrix."""
-    ordered = sparse.csr_array(matrix)
-    ordered.sort_indices()
-    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(ordered.indptr))
-    return rows * matrix.shape[1] + ordered.indices, ordered.data.astype(float)
 
 
 # Simulation
@@ -600,7 +613,8 @@ def simulate(
     theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
     phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)
     if prior.is_anchored:
-        phi += alpha * np.eye(n_classes) + beta * graph.weights.toarray()
+        phi.reshape(-1)[:: n_classes + 1] += alpha
+        Pattern.of(graph.weights).add_to(phi, beta)
     phi -= phi.mean(axis=0)
     latents = Latents(theta, phi, float(alpha), float(beta))
     confusion = latents.confusion
