@@ -1,0 +1,200 @@
+"""The classical point estimates of the target prior: BBSE, RLLS, MLLS, EM.
+
+Each returns q as a (K,) vector on the simplex. The first three need only counts; EM needs calibrated
+class probabilities (see :func:`calibrate`) and is the strongest where these can be had.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gsb3se.adaptation import as_probabilities
+from gsb3se.calibration import Calibrator, calibrate
+from gsb3se.counts import ShiftCounts
+from gsb3se.errors import GSB3SEWarning, some_of
+from gsb3se.mixture import mixture_proportions
+from gsb3se.simplex import Matrix, Vector, as_distribution, project_to_simplex
+
+__all__ = ["Calibrator", "bbse", "calibrate", "em", "mlls", "rlls", "rlls_weights"]
+
+
+def bbse(counts: ShiftCounts, project: bool = True) -> Vector:
+    """Black-box shift estimation: solve C~ q = target frequencies.
+
+    Args:
+        counts: the data.
+        project: project the solution onto the simplex; False returns it raw, possibly with
+            negative entries.
+
+    A singular C~ gives the least-squares solution of least norm, and a class without validation
+    rows gets 0; both with a warning. O(K^3).
+
+    >>> bbse(ShiftCounts([[8, 2], [2, 8]], target=[50, 50])).round(12).tolist()
+    [0.5, 0.5]
+    """
+    known = _known_classes(counts, "BBSE")
+    rates = counts.confusion_rates.toarray()[:, known]
+    observed = counts.target / counts.n_target
+    q = np.zeros(counts.n_classes)
+    q[known] = _solve(rates, observed)
+    return project_to_simplex(q) if project else q
+
+
+def _solve(matrix: Matrix, observed: Vector) -> Vector:
+    from scipy.linalg import LinAlgError, LinAlgWarning, lstsq, solve
+
+    if matrix.shape[0] == matrix.shape[1]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LinAlgWarning)
+            try:
+                return solve(matrix, observed)
+            except (LinAlgError, LinAlgWarning):
+                warnings.warn(
+                    "the confusion rates are singular, so BBSE's q is one of many solutions (the "
+                    "one of least norm): use more validation rows, or a Bayesian backend",
+                    GSB3SEWarning,
+                    stacklevel=4,
+                )
+    return lstsq(matrix, observed)[0]
+
+
+def rlls(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) -> Vector:
+    """Regularised learning under label shift: q_i = w_i p_i with :func:`rlls_weights`, normalised."""
+    weighted = rlls_weights(counts, scale, delta) * counts.validation_sizes
+    return weighted / weighted.sum()
+
+
+def rlls_weights(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) -> Vector:
+    """RLLS' own importance weights w = 1 + x.
+
+    Minimises |J x - b| + rho |x| over x >= -1 (norms, not squares), with J the joint frequencies of
+    (predicted, true) on the validation rows and b the target's prediction frequencies less the
+    validation's. rho is ``scale`` times 3 (2 log(2K/delta) / (3m) + sqrt(2 log(2K/delta) / m)), the
+    error of J with probability 1 - delta; the authors' code takes a scale of 0.01, their theorem 1.
+    (Azizzadenesheli et al., ICLR 2019.)
+    """
+    if scale < 0 or not 0 < delta < 1:
+        raise ValueError(f"expected scale >= 0 and 0 < delta < 1; got {scale} and {delta}")
+    _known_classes(counts, "RLLS")
+    m = counts.n_validation
+    joint = counts.confusion.toarray() / m
+    shift = counts.target / counts.n_target - joint.sum(axis=1)
+    confidence = np.log(2 * counts.n_classes / delta)
+    rho = scale * 3 * (2 * confidence / (3 * m) + np.sqrt(2 * confidence / m))
+    return 1.0 + _regularised_shift(joint, shift, rho)
+
+
+def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
+    """argmin |J x - b| + rho |x| over x >= -1.
+
+    The minimisers of |J x - b|^2 + mu |x|^2 over mu > 0 trace the same frontier of (|J x - b|, |x|),
+    whose slope mu |x| / |J x - b| grows with mu; the answer is where it equals rho.
+    """
+    from scipy.optimize import brentq, nnls
+
+    n_classes = len(shift)
+    if not shift.any():
+        return np.zeros(n_classes)
+
+    fit = np.column_stack([joint, shift + joint.sum(axis=1)])  # in terms of 1 + x >= 0
+
+    def on_frontier(log_mu: float) -> tuple[Vector, float]:
+        root = np.exp(log_mu / 2)
+        ridge = np.column_stack([root * np.eye(n_classes), np.full(n_classes, root)])
+        triangle = np.linalg.qr(np.concatenate([fit, ridge]), mode="r")[:n_classes]
+        x = nnls(triangle[:, :-1], triangle[:, -1], maxiter=30 * n_classes)[0] - 1.0
+        misfit = np.linalg.norm(joint @ x - shift)
+        return x, 2 * np.log(root) + np.log(np.linalg.norm(x)) - np.log(max(misfit, 1e-300))
+
+    size = 2 * np.log(np.linalg.norm(joint))
+    low, high = size - 32.0, size + 32.0
+    x, slope = on_frontier(low)
+    if rho == 0 or slope >= np.log(rho):  # fitting the frequencies is worth any |x|
+        return x
+    if on_frontier(high)[1] <= np.log(rho):  # no shift is worth its norm
+        return np.zeros(n_classes)
+    log_mu = brentq(lambda t: on_frontier(t)[1] - np.log(rho), low, high, xtol=1e-8)
+    return on_frontier(log_mu)[0]
+
+
+def mlls(counts: ShiftCounts, tolerance: float = 1e-9) -> Vector:
+    """Maximum likelihood on hard predictions: argmax of sum_j target_j log (C~ q)_j on the simplex.
+
+    Args:
+        counts: the data.
+        tolerance: optimality gap at which to stop, in nats a target prediction.
+
+    A predicted class that never occurs among the validation predictions has no likelihood under C~;
+    its target counts are left out with a warning.
+    """
+    _known_classes(counts, "MLLS")
+    rates = counts.confusion_rates.toarray()
+    target = counts.target.astype(float)
+    impossible = (target > 0) & (rates.sum(axis=1) == 0)
+    if impossible.any():
+        warnings.warn(
+            f"{int(target[impossible].sum())} target predictions of "
+            f"{some_of([counts.labels[i] for i in np.flatnonzero(impossible)])} are left out: those "
+            "classes were never predicted on the validation rows",
+            GSB3SEWarning,
+            stacklevel=2,
+        )
+        target[impossible] = 0.0
+        if not target.any():
+            raise ValueError("MLLS needs a target prediction that also occurs on validation rows")
+    return _proportions(rates, target / target.sum(), tolerance, "MLLS")
+
+
+def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-9) -> Vector:
+    """The target prior to which Saerens' EM climbs, from soft scores.
+
+    Args:
+        probs: (n, K) calibrated class probabilities of the target rows under the source prior.
+        source_prior: (K,) p.
+        tolerance: optimality gap at which to stop, in nats a row.
+
+    EM is a slow ascent of a concave likelihood; this finds its maximum by Newton steps instead, so
+    that the answer does not depend on where the iteration was stopped.
+
+    >>> em([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], source_prior=[0.5, 0.5]).round(3).tolist()
+    [0.847, 0.153]
+    """
+    probs = as_probabilities(probs)
+    p = as_distribution(source_prior, "source_prior", probs.shape[1])
+    if (p == 0).any():
+        raise ValueError(
+            f"source_prior must be positive; classes {some_of(np.flatnonzero(p == 0).tolist())} are 0: "
+            "drop their columns"
+        )
+    n_rows = len(probs)
+    return _proportions(probs / p, np.full(n_rows, 1.0 / n_rows), tolerance, "EM")
+
+
+def _proportions(components: Matrix, weights: Vector, tolerance: float, name: str) -> Vector:
+    found = mixture_proportions(components, weights, tolerance)
+    if not found.converged:
+        warnings.warn(
+            f"{name} stopped at an optimality gap of {found.gap:.1e} nats an observation, above "
+            f"{tolerance:.1e}: accept that gap with tolerance=, or use more data",
+            GSB3SEWarning,
+            stacklevel=3,
+        )
+    return found.q
+
+
+def _known_classes(counts: ShiftCounts, method: str) -> np.ndarray:
+    """Indices of the classes with validation rows; the others are warned of."""
+    known = np.flatnonzero(counts.validation_sizes)
+    if len(known) == 0:
+        raise ValueError(f"{method} needs validation rows, and these counts have none")
+    if len(known) < counts.n_classes:
+        warnings.warn(
+            f"{method} says 0 for classes without validation rows, whatever the target holds: "
+            f"{some_of(counts.without_validation)}",
+            GSB3SEWarning,
+            stacklevel=3,
+        )
+    return known

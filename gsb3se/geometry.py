@@ -1,0 +1,240 @@
+"""Information geometry of the target prior for a fixed confusion matrix.
+
+The open simplex with the Fisher-Rao metric g_q(v, w) = sum_i v_i w_i / q_i on tangent vectors that
+sum to zero; m-coordinates q, e-coordinates theta = log q - mean(log q). The objective is
+
+    F(q) = n' KL(r_hat || C q) + tau_q / 2 theta' L theta.
+
+Of what the paper says about it, the following does not hold, and this module implements what does:
+
+- F is a sum of an m-convex and an e-convex term, which is in general convex in neither sense and not
+  along Fisher-Rao geodesics; :func:`riemannian_hessian` can be negative.
+- The Laplacian's part of the natural gradient is tau_q L theta, without a factor q; with the factor
+  the flow leaves the simplex.
+- The likelihood's curvature is not diag(r) - rr' but, per target row in theta, J' diag(1/r) J with
+  J = C (diag q - qq').
+- No exponential rate and no Pythagorean identity follows; along the flow F decreases at the rate
+  |grad F|_g^2, and that is all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import rel_entr
+
+from gsb3se.graph import LabelGraph
+from gsb3se.mixture import Proportions, mixture_proportions
+from gsb3se.simplex import Matrix, Vector, as_distribution, centred_log, softmax
+
+# The manifold
+
+
+def inner(q: ArrayLike, v: ArrayLike, w: ArrayLike) -> float:
+    """The Fisher-Rao product g_q(v, w) = sum_i v_i w_i / q_i.
+
+    >>> inner([0.5, 0.5], [1.0, -1.0], [1.0, -1.0])
+    4.0
+    """
+    return float(np.sum(np.asarray(v) * np.asarray(w) / np.asarray(q)))
+
+
+def distance(p: ArrayLike, q: ArrayLike) -> float:
+    """Fisher-Rao geodesic distance, 2 arccos(sum_i sqrt(p_i q_i)).
+
+    Computed by the half-angle form, which keeps its digits for near points.
+
+    >>> round(distance([1.0, 0.0], [0.0, 1.0]) / np.pi, 12)
+    1.0
+    """
+    chord = np.linalg.norm(np.sqrt(np.asarray(p, float)) - np.sqrt(np.asarray(q, float)))
+    return float(4.0 * np.arcsin(min(1.0, chord / 2.0)))
+
+
+def geodesic(q: ArrayLike, v: ArrayLike, t: float) -> Vector:
+    """The Fisher-Rao geodesic from q with initial velocity v, at time t.
+
+    In the coordinates 2 sqrt(q) the simplex is part of a sphere of radius 2 and a geodesic is a
+    great circle; it reaches the boundary after finite time.
+    """
+    root = np.sqrt(np.asarray(q, float))
+    velocity = np.asarray(v, float) / (2.0 * root)
+    speed = np.linalg.norm(velocity)
+    if speed == 0:
+        return root**2
+    return (root * np.cos(speed * t) + velocity / speed * np.sin(speed * t)) ** 2
+
+
+def to_e_coordinates(q: ArrayLike) -> Vector:
+    """theta = log q - mean(log q); equal to the gradient of sum_i q_i log q_i up to a constant."""
+    return centred_log(q)
+
+
+def from_e_coordinates(theta: ArrayLike) -> Vector:
+    """q = softmax(theta), the gradient of the log-sum-exp potential."""
+    return softmax(theta)
+
+
+def e_geodesic(p: ArrayLike, q: ArrayLike, t: float) -> Vector:
+    """The exponential geodesic: straight in theta."""
+    return softmax((1 - t) * centred_log(p) + t * centred_log(q))
+
+
+def m_geodesic(p: ArrayLike, q: ArrayLike, t: float) -> Vector:
+    """The mixture geodesic: straight in q."""
+    return (1 - t) * np.asarray(p, float) + t * np.asarray(q, float)
+
+
+# The objective on it
+
+
+@dataclass(frozen=True)
+class Objective:
+    """F(q) = n' KL(r_hat || C q) + tau_q / 2 theta' L theta for a fixed confusion matrix.
+
+    Args:
+        confusion: (K, K) C, columns on the simplex.
+        target: (K,) target counts; n' is their sum and r_hat their frequencies.
+        graph: the label graph.
+        tau_q: strength of the Laplacian; 0 drops it.
+
+    Derivatives are Euclidean, in q.
+    """
+
+    confusion: Matrix
+    target: Vector
+    graph: LabelGraph
+    tau_q: float
+
+    def __post_init__(self) -> None:
+        confusion = np.asarray(self.confusion, dtype=float)
+        target = np.asarray(self.target, dtype=float)
+        if confusion.shape != (self.graph.n_classes,) * 2 or target.shape != confusion.shape[:1]:
+            raise ValueError(
+                f"confusion must be (K, K) and target (K,) for the graph's K = "
+                f"{self.graph.n_classes}; got {confusion.shape} and {target.shape}"
+            )
+        if (confusion < 0).any() or abs(confusion.sum(axis=0) - 1).max() > 1e-6:
+            raise ValueError("the columns of confusion must be non-negative and sum to 1")
+        if not target.sum() > 0 or (target < 0).any() or self.tau_q < 0:
+            raise ValueError("target counts must be non-negative with a positive sum, tau_q >= 0")
+        object.__setattr__(self, "confusion", confusion)
+        object.__setattr__(self, "target", target)
+
+    def value(self, q: ArrayLike) -> float:
+        """F(q)."""
+        q, n_target = np.asarray(q, float), self.target.sum()
+        divergence = rel_entr(self.target / n_target, self.confusion @ q).sum()
+        theta = centred_log(q)
+        return float(n_target * divergence + self.tau_q / 2 * theta @ (self.graph.laplacian @ theta))
+
+    def gradient(self, q: ArrayLike) -> Vector:
+        """dF/dq_i = -(C' target / r)_i + tau_q (L theta)_i / q_i."""
+        q = np.asarray(q, float)
+        force = self.graph.laplacian @ centred_log(q)
+        return -self.confusion.T @ (self.target / (self.confusion @ q)) + self.tau_q * force / q
+
+    def hessian_product(self, q: ArrayLike, v: ArrayLike) -> Vector:
+        """(d2F/dq2) v."""
+        q, v = np.asarray(q, float), np.asarray(v, float)
+        r = self.confusion @ q
+        likelihood = self.confusion.T @ (self.target / r**2 * (self.confusion @ v))
+        force = self.graph.laplacian @ centred_log(q)
+        spread = self.graph.laplacian @ (v / q)
+        return likelihood + self.tau_q * (spread / q - force * v / q**2)
+
+
+def natural_gradient(objective: Objective, q: ArrayLike) -> Vector:
+    """grad F = q * (dF - q.dF) = n' q * C'(1 - r_hat / r) + tau_q L theta, summing to zero.
+
+    It equals the plain gradient of F in theta. (The paper multiplies L theta by q.)
+    """
+    q = np.asarray(q, float)
+    ratio = objective.target / (objective.confusion @ q)
+    pull = q * (objective.target.sum() - objective.confusion.T @ ratio)
+    return pull + objective.tau_q * (objective.graph.laplacian @ centred_log(q))
+
+
+def riemannian_hessian(objective: Objective, q: ArrayLike, v: ArrayLike, w: ArrayLike) -> float:
+    """The Fisher-Rao Hessian of F on tangent vectors v, w; along a geodesic, F'' = Hess(v, v).
+
+    Hess(v, w) = v'(d2F) w + sum_i dF_i v_i w_i / (2 q_i) - g(v, w) / 2 sum_i dF_i q_i.
+    The paper bounds it below by a positive constant; it has no such bound and can be negative.
+    """
+    q, v, w = (np.asarray(x, float) for x in (q, v, w))
+    slope = objective.gradient(q)
+    christoffel = np.sum(slope * v * w / q) - inner(q, v, w) * (slope @ q)
+    return float(v @ objective.hessian_product(q, w) + christoffel / 2)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The path of a gradient flow.
+
+    Attributes:
+        times: (T,) moments.
+        q: (T, K) points on the simplex.
+        values: (T,) F along the path, never rising but for the solver's tolerance.
+    """
+
+    times: Vector
+    q: Matrix
+    values: Vector
+
+
+def replicator_laplacian_flow(
+    objective: Objective, start: ArrayLike, times: ArrayLike, tolerance: float = 1e-8
+) -> Flow:
+    """dq_j/dt = n' q_j ((C'(r_hat / r))_j - 1) - tau_q (L theta)_j: steepest descent of F.
+
+    Integrated in theta, so that every point lies on the simplex exactly; with tau_q > 0 it stays
+    inside. One Euler step of 1/n' with tau_q = 0 is one step of EM on hard predictions.
+
+    Args:
+        objective: F.
+        start: (K,) interior point.
+        times: (T,) increasing moments, the first one that of ``start``.
+        tolerance: relative and absolute tolerance of the solver, in theta.
+
+    Raises:
+        ValueError: ``start`` lies on the boundary.
+        RuntimeError: the solver gave up; its reason is in the message.
+    """
+    from scipy.integrate import solve_ivp
+
+    q = as_distribution(start, "start", objective.graph.n_classes)
+    if (q == 0).any():
+        raise ValueError("start must be an interior point, all classes positive")
+    times = np.asarray(times, dtype=float)
+
+    def velocity(_: float, theta: Vector) -> Vector:
+        point = softmax(theta)
+        relative = -natural_gradient(objective, point) / point
+        return relative - relative.mean()
+
+    solution = solve_ivp(
+        velocity,
+        (times[0], times[-1]),
+        centred_log(q),
+        method="LSODA",
+        t_eval=times,
+        rtol=tolerance,
+        atol=tolerance,
+    )
+    if not solution.success:
+        raise RuntimeError(f"the flow stopped early: {solution.message}; try a shorter time span")
+    path = softmax(solution.y, axis=0).T
+    return Flow(times, path, np.array([objective.value(point) for point in path]))
+
+
+def m_projection(target_frequencies: ArrayLike, confusion: ArrayLike) -> Proportions:
+    """The q whose C q is nearest to the histogram: argmin of KL(r_hat || C q) over the simplex.
+
+    If C is invertible and C^-1 r_hat lies on the simplex, C q = r_hat and the projection moves
+    nothing; otherwise q is on the boundary. The same as MLLS on hard predictions.
+    """
+    confusion = np.asarray(confusion, float)
+    r_hat = as_distribution(target_frequencies, "target_frequencies", len(confusion))
+    return mixture_proportions(confusion, r_hat)

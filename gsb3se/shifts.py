@@ -1,0 +1,160 @@
+"""Shifted target priors, and target sets drawn to have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gsb3se.errors import some_of
+from gsb3se.graph import LabelGraph
+from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
+from gsb3se.simplex import Vector, as_distribution, softmax
+
+Seed = int | np.random.Generator
+
+
+def dirichlet(
+    n_classes: int, alpha: float, seed: Seed, base: Literal["ones", "ramp"] = "ones"
+) -> Vector:
+    """A draw from Dirichlet(alpha u), u = (1, ..., 1) or, as the paper writes it, (1, ..., K).
+
+    >>> q = dirichlet(4, alpha=1.0, seed=0)
+    >>> q.shape, round(float(q.sum()), 12)
+    ((4,), 1.0)
+    """
+    _check_positive(alpha, "alpha")
+    if base not in ("ones", "ramp"):
+        raise ValueError(f"base must be 'ones' or 'ramp'; got {base!r}")
+    shape = alpha * (np.ones(n_classes) if base == "ones" else np.arange(1.0, n_classes + 1))
+    # Gamma draws in logarithms: with a small alpha plain ones underflow to zero together.
+    rng = np.random.default_rng(seed)
+    log_gamma = np.log(rng.gamma(shape + 1)) + np.log(rng.uniform(size=n_classes)) / shape
+    return softmax(log_gamma)
+
+
+def power_law(n_classes: int, exponent: float, seed: Seed | None = None) -> Vector:
+    """q_i proportional to i^-exponent, in the order of the labels or shuffled by a seed.
+
+    >>> power_law(3, exponent=1.0).round(4).tolist()
+    [0.5455, 0.2727, 0.1818]
+    """
+    q = np.arange(1.0, n_classes + 1) ** -float(exponent)
+    q /= q.sum()
+    return q if seed is None else np.random.default_rng(seed).permutation(q)
+
+
+def tweak_one(n_classes: int, index: int, mass: float) -> Vector:
+    """Class ``index`` has the given mass, the others share the rest.
+
+    >>> tweak_one(3, index=0, mass=0.8).round(12).tolist()
+    [0.8, 0.1, 0.1]
+    """
+    if not 0 <= mass <= 1:
+        raise ValueError(f"mass must lie in [0, 1]; got {mass}")
+    q = np.full(n_classes, (1.0 - mass) / (n_classes - 1))
+    q[_as_index(index, n_classes)] = mass
+    return q
+
+
+def knock_out(source_prior: ArrayLike, index: int | Iterable[int], fraction: float = 1.0) -> Vector:
+    """Remove a fraction of the given classes from a prior and normalise.
+
+    >>> knock_out([0.5, 0.25, 0.25], index=0).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    q = as_distribution(source_prior, "source_prior")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction must lie in [0, 1]; got {fraction}")
+    indices = [index] if isinstance(index, int | np.integer) else list(index)
+    q[[_as_index(i, len(q)) for i in indices]] *= 1.0 - fraction
+    if q.sum() == 0:
+        raise ValueError("knock_out must leave at least one class")
+    return q / q.sum()
+
+
+def graph_smooth(graph: LabelGraph, tau_q: float, seed: Seed) -> Vector:
+    """softmax of a draw from N(0, (tau_q L)^+): alike labels become frequent together."""
+    _check_positive(tau_q, "tau_q")
+    field = graph.sample_fields(1, np.random.default_rng(seed))[:, 0]
+    return softmax(field / np.sqrt(tau_q))
+
+
+@dataclass(frozen=True)
+class TargetSet:
+    """Rows drawn from a labelled pool.
+
+    Attributes:
+        indices: (n,) rows of the pool.
+        realised: (K,) class proportions of those rows; they scatter about the q asked for.
+    """
+
+    indices: NDArray[np.int64]
+    realised: Vector
+
+
+def draw_target(
+    y_pool: ArrayLike,
+    q: ArrayLike,
+    n: int,
+    seed: Seed,
+    *,
+    replace: bool = False,
+    labels: Iterable[Label] | None = None,
+) -> TargetSet:
+    """Draw n rows of a labelled pool whose classes follow q.
+
+    Args:
+        y_pool: labels of the pool.
+        q: (K,) target prior.
+        n: rows to draw.
+        seed: seed or generator.
+        replace: draw rows with replacement. Repeated rows carry no new information, so a posterior
+            that takes them for independent is too sure of itself.
+        labels: the classes in the order of q; by default the sorted distinct values of the pool.
+
+    Raises:
+        ValueError: without replacement, the pool has too few rows of a class.
+
+    >>> target = draw_target([0] * 50 + [1] * 50, q=[0.9, 0.1], n=40, seed=0)
+    >>> len(set(target.indices.tolist()))
+    40
+    """
+    column = as_column(y_pool, "y_pool")
+    names = distinct_values(column) if labels is None else as_labels(labels)
+    q = as_distribution(q, "q", len(names))
+    if n < 1:
+        raise ValueError(f"n must be at least 1; got {n}")
+    rng = np.random.default_rng(seed)
+    codes = encode(column, names, "y_pool")
+    supply = np.bincount(codes, minlength=len(names))
+    demand = rng.multinomial(n, q)
+    short = np.flatnonzero(demand > (np.where(supply > 0, demand, 0) if replace else supply))
+    if len(short):
+        lacking = some_of([names[i] for i in short])
+        largest = np.floor(np.min(supply[q > 0] / q[q > 0]))
+        raise ValueError(
+            f"the pool has too few rows of {lacking} for {n} rows: take n below about "
+            f"{int(largest)}, or draw with replace=True where the class has any row"
+        )
+    by_class = np.split(np.argsort(codes, kind="stable"), np.cumsum(supply)[:-1])
+    chosen = [
+        rng.choice(rows, size, replace=replace)
+        for rows, size in zip(by_class, demand, strict=True)
+        if size
+    ]
+    return TargetSet(rng.permutation(np.concatenate(chosen)), demand / n)
+
+
+def _check_positive(value: float, name: str) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive; got {value}")
+
+
+def _as_index(index: int, n_classes: int) -> int:
+    if not 0 <= index < n_classes:
+        raise ValueError(f"index must lie in 0..{n_classes - 1}; got {index}")
+    return int(index)
