@@ -1,9 +1,28 @@
-"""GS-B3SE: the target class prior under label shift, with full uncertainty."""
+"""GS-B3SE: the target class prior under label shift, with full uncertainty.
 
+>>> import gsb3se as gs
+>>> counts = gs.ShiftCounts([[45, 5], [5, 45]], target=[70, 30], labels=["cat", "dog"])
+>>> gs.baselines.bbse(counts).round(3).tolist()
+[0.75, 0.25]
+"""
+
+from gsb3se import adaptation, baselines, geometry, shifts
 from gsb3se.counts import ShiftCounts
+from gsb3se.errors import GSB3SEWarning
 from gsb3se.graph import LabelGraph
-from gsb3se.model import simulate
+from gsb3se.model import Problem, simulate
 from gsb3se.prior import Prior
 
 __version__ = "0.1.0"
-__all__ = ["LabelGraph", "Prior", "ShiftCounts", "simulate"]
+__all__ = [
+    "GSB3SEWarning",
+    "LabelGraph",
+    "Prior",
+    "Problem",
+    "ShiftCounts",
+    "adaptation",
+    "baselines",
+    "geometry",
+    "shifts",
+    "simulate",
+]

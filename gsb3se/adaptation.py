@@ -50,7 +50,9 @@ def correct(probs: ArrayLike, source_prior: ArrayLike, target_prior: ArrayLike) 
     probs = as_probabilities(probs)
     weights = importance_weights(target_prior, source_prior)
     if probs.shape[1] != len(weights):
-        raise ValueError(f"probs have {probs.shape[1]} columns and the priors {len(weights)} entries")
+        raise ValueError(
+            f"probs have {probs.shape[1]} columns and the priors {len(weights)} entries"
+        )
     corrected = probs * weights
     totals = corrected.sum(axis=1, keepdims=True)
     if (totals == 0).any():
@@ -73,6 +75,6 @@ def as_probabilities(probs: ArrayLike) -> Matrix:
     if (abs(totals - 1) > 1e-3).any():
         worst = totals[np.argmax(abs(totals - 1))]
         raise ValueError(
-            f"each row of probs must sum to 1; a row sums to {worst:.6g}: apply softmax to logits first"
+            f"each row of probs must sum to 1; one sums to {worst:.6g}: apply softmax to logits"
         )
     return probs / totals[:, None]

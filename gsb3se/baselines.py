@@ -1,7 +1,7 @@
 """The classical point estimates of the target prior: BBSE, RLLS, MLLS, EM.
 
-Each returns q as a (K,) vector on the simplex. The first three need only counts; EM needs calibrated
-class probabilities (see :func:`calibrate`) and is the strongest where these can be had.
+Each returns q as a (K,) vector on the simplex. The first three need only counts; EM needs
+calibrated class probabilities (see :func:`calibrate`) and is the strongest where they can be had.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _solve(matrix: Matrix, observed: Vector) -> Vector:
 
 
 def rlls(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) -> Vector:
-    """Regularised learning under label shift: q_i = w_i p_i with :func:`rlls_weights`, normalised."""
+    """Regularised learning under label shift: q_i = w_i p_i, w from :func:`rlls_weights`."""
     weighted = rlls_weights(counts, scale, delta) * counts.validation_sizes
     return weighted / weighted.sum()
 
@@ -90,8 +90,8 @@ def rlls_weights(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) 
 def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
     """argmin |J x - b| + rho |x| over x >= -1.
 
-    The minimisers of |J x - b|^2 + mu |x|^2 over mu > 0 trace the same frontier of (|J x - b|, |x|),
-    whose slope mu |x| / |J x - b| grows with mu; the answer is where it equals rho.
+    The minimisers of |J x - b|^2 + mu |x|^2 over mu > 0 trace the same frontier of
+    (|J x - b|, |x|), whose slope mu |x| / |J x - b| grows with mu; the answer is where it is rho.
     """
     from scipy.optimize import brentq, nnls
 
@@ -104,10 +104,11 @@ def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
     def on_frontier(log_mu: float) -> tuple[Vector, float]:
         root = np.exp(log_mu / 2)
         ridge = np.column_stack([root * np.eye(n_classes), np.full(n_classes, root)])
-        triangle = np.linalg.qr(np.concatenate([fit, ridge]), mode="r")[:n_classes]
+        triangle: Matrix = np.linalg.qr(np.concatenate([fit, ridge]), mode="r")  # type: ignore[assignment]
+        triangle = triangle[:n_classes]
         x = nnls(triangle[:, :-1], triangle[:, -1], maxiter=30 * n_classes)[0] - 1.0
         misfit = np.linalg.norm(joint @ x - shift)
-        return x, 2 * np.log(root) + np.log(np.linalg.norm(x)) - np.log(max(misfit, 1e-300))
+        return x, 2 * np.log(root) + np.log(np.linalg.norm(x)) - np.log(np.maximum(misfit, 1e-300))
 
     size = 2 * np.log(np.linalg.norm(joint))
     low, high = size - 32.0, size + 32.0
@@ -135,10 +136,10 @@ def mlls(counts: ShiftCounts, tolerance: float = 1e-9) -> Vector:
     target = counts.target.astype(float)
     impossible = (target > 0) & (rates.sum(axis=1) == 0)
     if impossible.any():
+        strangers = [counts.labels[i] for i in np.flatnonzero(impossible)]
         warnings.warn(
-            f"{int(target[impossible].sum())} target predictions of "
-            f"{some_of([counts.labels[i] for i in np.flatnonzero(impossible)])} are left out: those "
-            "classes were never predicted on the validation rows",
+            f"{int(target[impossible].sum())} target predictions of {some_of(strangers)} are left "
+            "out: those classes were never predicted on the validation rows",
             GSB3SEWarning,
             stacklevel=2,
         )
@@ -165,10 +166,8 @@ def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-9) -> Ve
     probs = as_probabilities(probs)
     p = as_distribution(source_prior, "source_prior", probs.shape[1])
     if (p == 0).any():
-        raise ValueError(
-            f"source_prior must be positive; classes {some_of(np.flatnonzero(p == 0).tolist())} are 0: "
-            "drop their columns"
-        )
+        empty = some_of(np.flatnonzero(p == 0).tolist())
+        raise ValueError(f"source_prior must be positive; drop the columns of classes {empty}")
     n_rows = len(probs)
     return _proportions(probs / p, np.full(n_rows, 1.0 / n_rows), tolerance, "EM")
 

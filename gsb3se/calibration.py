@@ -1,7 +1,7 @@
 """Calibrators: logits to probabilities, fitted on labelled validation rows.
 
 All three are softmax(scale * logits + bias): temperature scaling has one scale, bias-corrected
-temperature scaling (BCTS) adds a bias for each class, vector scaling has a scale for each class too.
+temperature scaling (BCTS) adds a bias for each class, vector scaling a scale for each class too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _check(logits: ArrayLike, y: ArrayLike) -> tuple[Matrix, np.ndarray]:
     if not np.isfinite(logits).all():
         raise ValueError("logits must be finite: clip log-probabilities of zero")
     if y.shape != (len(logits),):
-        raise ValueError(f"y must hold {len(logits)} labels, one a row of logits; got shape {y.shape}")
+        raise ValueError(
+            f"y must hold {len(logits)} labels, one a row of logits; got shape {y.shape}"
+        )
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= logits.shape[1]:
         raise ValueError(f"y must hold class indices 0..{logits.shape[1] - 1}")
     return logits, y

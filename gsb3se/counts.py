@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +41,10 @@ class ShiftCounts:
     labels: tuple[Label, ...]
 
     def __init__(
-        self, confusion: ArrayLike, target: ArrayLike, labels: Iterable[Label] | None = None
+        self,
+        confusion: ArrayLike | sparse.sparray | sparse.spmatrix,
+        target: ArrayLike,
+        labels: Iterable[Label] | None = None,
     ) -> None:
         matrix = _confusion_counts(confusion)
         n_classes = matrix.shape[0]
@@ -196,9 +200,9 @@ class ShiftCounts:
         return tuple(self.labels[i] for i in np.flatnonzero(mask))
 
 
-def _confusion_counts(confusion: ArrayLike) -> sparse.csc_array:
+def _confusion_counts(confusion: Any) -> sparse.csc_array:
     """Check confusion counts and bring them into canonical sparse form."""
-    given = confusion if sparse.issparse(confusion) else np.asarray(confusion)
+    given: Any = confusion if sparse.issparse(confusion) else np.asarray(confusion)
     if given.ndim != 2 or given.shape[0] != given.shape[1]:
         raise ValueError(
             f"confusion must be square, predicted class by true class; got shape {given.shape}"

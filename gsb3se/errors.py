@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -31,7 +32,7 @@ def require(module: str, extra: str) -> ModuleType:
         ) from None
 
 
-def some_of(items: list[object] | tuple[object, ...], most: int = 5) -> str:
+def some_of(items: Sequence[object], most: int = 5) -> str:
     """The first few items for an error message: ``'a', 'b', 'c' and 7 more``.
 
     >>> some_of([3, 1, 4, 1, 5], most=3)

@@ -48,7 +48,7 @@ def save_arrays(path: str | os.PathLike[str], kind: str, **arrays: object) -> No
     content = stamped | {name: np.asarray(value) for name, value in arrays.items()}
     if any(array.dtype.hasobject for array in content.values()):
         raise ValueError(f"a {kind} file holds numbers and text only")
-    write_atomically(path, lambda file: np.savez_compressed(file, **content))
+    write_atomically(path, lambda file: np.savez_compressed(file, **content))  # type: ignore[arg-type]
 
 
 def load_arrays(path: str | os.PathLike[str], kind: str) -> dict[str, NDArray[np.generic]]:

@@ -7,8 +7,8 @@ sum to zero; m-coordinates q, e-coordinates theta = log q - mean(log q). The obj
 
 Of what the paper says about it, the following does not hold, and this module implements what does:
 
-- F is a sum of an m-convex and an e-convex term, which is in general convex in neither sense and not
-  along Fisher-Rao geodesics; :func:`riemannian_hessian` can be negative.
+- F is a sum of an m-convex and an e-convex term, which is in general convex in neither sense and
+  not along Fisher-Rao geodesics; :func:`riemannian_hessian` can be negative.
 - The Laplacian's part of the natural gradient is tau_q L theta, without a factor q; with the factor
   the flow leaves the simplex.
 - The likelihood's curvature is not diag(r) - rr' but, per target row in theta, J' diag(1/r) J with
@@ -50,7 +50,7 @@ def distance(p: ArrayLike, q: ArrayLike) -> float:
     1.0
     """
     chord = np.linalg.norm(np.sqrt(np.asarray(p, float)) - np.sqrt(np.asarray(q, float)))
-    return float(4.0 * np.arcsin(min(1.0, chord / 2.0)))
+    return float(4.0 * np.arcsin(np.minimum(1.0, chord / 2.0)))
 
 
 def geodesic(q: ArrayLike, v: ArrayLike, t: float) -> Vector:
@@ -128,7 +128,9 @@ class Objective:
         q, n_target = np.asarray(q, float), self.target.sum()
         divergence = rel_entr(self.target / n_target, self.confusion @ q).sum()
         theta = centred_log(q)
-        return float(n_target * divergence + self.tau_q / 2 * theta @ (self.graph.laplacian @ theta))
+        return float(
+            n_target * divergence + self.tau_q / 2 * theta @ (self.graph.laplacian @ theta)
+        )
 
     def gradient(self, q: ArrayLike) -> Vector:
         """dF/dq_i = -(C' target / r)_i + tau_q (L theta)_i / q_i."""

@@ -24,7 +24,9 @@ from gsb3se.neighbours import (
 )
 from gsb3se.taxonomy import Parents, read_taxonomy
 
-_LEAST_WEIGHT = 1e-3  # of a built edge; a lighter one would leave the prior all but improper across it
+_LEAST_WEIGHT = (
+    1e-3  # of a built edge; a lighter one would leave the prior all but improper across it
+)
 _DENSE_EIGENVALUES = 200
 _FIELD_BLOCK_BYTES = 1 << 26
 
@@ -107,13 +109,20 @@ class LabelGraph:
         edges = nearest_neighbour_edges(points, min(int(k), len(points) - 1))
         bridges = shortest_bridges(points, edges)
         return cls._from_lengths(
-            len(points), edges, edge_lengths(points, edges), bridges, edge_lengths(points, bridges), labels
+            len(points),
+            edges,
+            edge_lengths(points, edges),
+            bridges,
+            edge_lengths(points, bridges),
+            labels,
         )
 
     @classmethod
     def from_weights(cls, weights: ArrayLike, labels: Iterable[Label] | None = None) -> LabelGraph:
         """Take a symmetric (K, K) matrix of similarities in [0, 1]; its diagonal is ignored."""
-        matrix = sparse.csr_array(weights if sparse.issparse(weights) else np.asarray(weights, float))
+        matrix = sparse.csr_array(
+            weights if sparse.issparse(weights) else np.asarray(weights, float)
+        )
         matrix = matrix.astype(float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
             raise ValueError(f"weights must be square, at least 2 x 2; got shape {matrix.shape}")
@@ -165,7 +174,7 @@ class LabelGraph:
         Lengths are heights of common ancestors; weights and bridges as in :meth:`knn`.
 
         >>> LabelGraph.from_taxonomy(["pet", "pet", "farm", "farm"], k=1)
-        LabelGraph(4 labels, 3 edges, 1 of them a bridge)
+        LabelGraph(4 labels, 3 edges, 1 of them to join its parts)
         """
         tree = read_taxonomy(parents, labels)
         edges, lengths = tree.edges(k)
@@ -292,7 +301,7 @@ class LabelGraph:
         shift = -1e-4 * self.laplacian.diagonal().mean()
         start = np.random.default_rng(0).standard_normal(self.n_classes)
         values = eigsh(
-            self.laplacian.tocsc(), k=2, sigma=shift, v0=start, return_eigenvectors=False
+            sparse.csc_array(self.laplacian), k=2, sigma=shift, v0=start, return_eigenvectors=False
         )
         return float(values.max())
 
@@ -341,7 +350,7 @@ class LabelGraph:
         from scipy.sparse.linalg import splu
 
         return splu(
-            self.laplacian[:-1, :-1].tocsc(),
+            sparse.csc_array(self.laplacian)[:-1, :-1],
             permc_spec="MMD_AT_PLUS_A",
             diag_pivot_thresh=0.0,
             options={"SymmetricMode": True},
@@ -363,10 +372,8 @@ class LabelGraph:
     def __repr__(self) -> str:
         if self.is_exchangeable:
             return f"LabelGraph({self.n_classes} labels, exchangeable)"
-        text = f"{self.n_classes} labels, {self.n_edges} edges"
-        if self.bridges:
-            text += f", {len(self.bridges)} of them {'a bridge' if len(self.bridges) == 1 else 'bridges'}"
-        return f"LabelGraph({text})"
+        joined = f", {len(self.bridges)} of them to join its parts" if self.bridges else ""
+        return f"LabelGraph({self.n_classes} labels, {self.n_edges} edges{joined})"
 
     # Files
 
@@ -397,7 +404,9 @@ class LabelGraph:
 def _points(embeddings: ArrayLike, normalise: bool) -> NDArray[np.float64]:
     points = np.array(embeddings, dtype=float)
     if points.ndim != 2 or len(points) < 2:
-        raise ValueError(f"embeddings must be (K, d) with at least 2 rows; got shape {points.shape}")
+        raise ValueError(
+            f"embeddings must be (K, d) with at least 2 rows; got shape {points.shape}"
+        )
     broken = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(broken):
         raise ValueError(f"embeddings must be finite; rows {some_of(broken.tolist())} are not")

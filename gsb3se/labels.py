@@ -50,7 +50,7 @@ def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:
             for chunk in _chunks(column):
                 seen.update(chunk)
     labels = as_labels(seen)
-    return tuple(sorted(labels))  # type: ignore[type-var]  # all of one type
+    return tuple(sorted(labels))
 
 
 def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
@@ -59,7 +59,9 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
     if column.size == 0 and column.ndim == 1:
         return column.astype(np.int64)
     if column.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, one label a row; got shape {column.shape}")
+        raise ValueError(
+            f"{name} must be one-dimensional, one label a row; got shape {column.shape}"
+        )
     if column.dtype.kind == "f" and np.isfinite(column).all() and (column == column.round()).all():
         return column.astype(np.int64)  # integers that came through a float column
     return column
@@ -90,9 +92,7 @@ def encode(column: NDArray[np.generic], labels: Sequence[Label], name: str) -> N
     return codes
 
 
-def _encode_integers(
-    column: NDArray[np.generic], labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _encode_integers(column: NDArray[np.generic], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     values = column.astype(np.int64)
     if np.array_equal(labels, np.arange(len(labels))):
         values[(values < 0) | (values >= len(labels))] = -1

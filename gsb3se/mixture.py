@@ -1,8 +1,8 @@
 """Maximum-likelihood mixture proportions, to a stated optimality gap.
 
-Given components A (n x K) and row weights h, maximise f(q) = sum_j h_j log (A q)_j over the simplex.
-MLLS on hard predictions (A = C~) and the fixed point of Saerens' EM (A = probs / source prior) are
-both this problem.
+Given components A (n x K) and row weights h, maximise f(q) = sum_j h_j log (A q)_j over the
+simplex. MLLS on hard predictions (A = C~) and the fixed point of Saerens' EM (A = probs / source
+prior) are both this problem.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from gsb3se.simplex import Matrix, Vector
 
@@ -43,9 +42,13 @@ def mixture_proportions(
     simplex. With slope s = A'(h / A q), z = 1 - s >= 0 are the multipliers, and the gap of a q on
     the simplex is at most max(s) - 1, for f is concave. O(n K^2) a step.
     """
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
     n_classes = components.shape[1]
     rows = weights > 0
     components, weights = components[rows], weights[rows] / weights[rows].sum()
+    if (components.max(axis=1) <= 0).any():
+        raise ValueError("no proportions explain a weighted row whose components are all zero")
     q = np.full(n_classes, 1.0 / n_classes)
     z = np.ones(n_classes)
     best = Proportions(q, np.inf, False)

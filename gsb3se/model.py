@@ -1,4 +1,4 @@
-"""The hierarchy: its log joint, gradient and Hessian products, the tau-collapsed density, simulation.
+"""The hierarchy: log joint, gradient, Hessian products, tau-collapsed density, simulation.
 
     tau_q ~ Gamma(a_q, b_q)           theta | tau_q ~ N(0, (tau_q L)^+)       q = softmax(theta)
     tau_C ~ Gamma(a_C, b_C)           phi_i | tau_C ~ N(mu_i, (tau_C L)^+)    c_i = softmax(phi_i)
@@ -143,9 +143,7 @@ class Problem:
     def log_multinomial_coefficients(self) -> float:
         """Log of the multinomial coefficients of all columns and of the target."""
         factorials = gammaln(self.column_sizes + 1).sum() - gammaln(self.cells.values + 1).sum()
-        return float(
-            factorials + gammaln(self.target.sum() + 1) - gammaln(self.target + 1).sum()
-        )
+        return float(factorials + gammaln(self.target.sum() + 1) - gammaln(self.target + 1).sum())
 
     @cached_property
     def log_normalisers(self) -> float:
@@ -377,7 +375,10 @@ class Curvature:
             beta += direction.beta / problem.prior.anchor_sd**2
 
         ones = np.ones_like(q)
-        slope = np.column_stack([ones, self._nu]), np.stack([problem.column_sizes + q * self._w, -q])
+        slope = (
+            np.column_stack([ones, self._nu]),
+            np.stack([problem.column_sizes + q * self._w, -q]),
+        )
         level = (
             np.column_stack([y, self._nu, ones]),
             np.stack([q, -moved, q * (dw - back) + moved * self._w]),
@@ -396,7 +397,7 @@ class Curvature:
             along_q = energy.laplacian_theta @ v * conditionals.shape.q / conditionals.rate.q**2
             theta -= along_q * energy.laplacian_theta
             slope_alpha, slope_beta = energy.anchor_slopes
-            along_C = np.vdot(energy.laplacian_phi, columns)
+            along_C = float(np.vdot(energy.laplacian_phi, columns))
             along_C += slope_alpha * direction.alpha + slope_beta * direction.beta
             along_C *= conditionals.shape.C / conditionals.rate.C**2
             phi -= along_C * energy.laplacian_phi
@@ -411,8 +412,8 @@ class Curvature:
 class _Energy:
     """The quadratic forms of the priors and their derivatives.
 
-    theta = theta'L theta, phi = sum_i (phi_i - mu_i)'L(phi_i - mu_i); ``laplacian_*`` are L theta and
-    L (phi - mu).
+    theta = theta'L theta, phi = sum_i (phi_i - mu_i)'L(phi_i - mu_i); ``laplacian_*`` are L theta
+    and L (phi - mu).
     """
 
     def __init__(self, problem: Problem, latents: Latents) -> None:
@@ -490,9 +491,7 @@ class _Forward:
         return cls(q, exp_phi, totals, nu, tiny, expected, float(value))
 
 
-def _joint_value(
-    problem: Problem, forward: _Forward, energy: _Energy, tau: Strengths
-) -> float:
+def _joint_value(problem: Problem, forward: _Forward, energy: _Energy, tau: Strengths) -> float:
     prior, (shape_q, shape_C) = problem.prior, problem.tau_shapes
     return float(
         problem.log_multinomial_coefficients

@@ -1,6 +1,6 @@
 """Nearest neighbours of points in blocks, and the shortest edges that join separate parts.
 
-Distances between all pairs are computed a block of rows at a time: O(K^2 d) work, O(K) memory a row.
+Distances between all pairs are computed a block of rows at a time: O(K^2 d) work, O(K) memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def nearest_neighbour_edges(points: NDArray[np.float64], k: int) -> Edges:
     pairs = []
     for start, squared in _squared_distances(points):
         nearest = np.argpartition(squared, k - 1, axis=1)[:, :k]
-        pairs.append(np.column_stack([np.repeat(np.arange(start, start + len(nearest)), k), nearest.ravel()]))
+        pairs.append(
+            np.column_stack([np.repeat(np.arange(start, start + len(nearest)), k), nearest.ravel()])
+        )
     return unique_edges(np.concatenate(pairs), n)
 
 
@@ -60,7 +62,9 @@ def edge_lengths(points: NDArray[np.float64], edges: Edges) -> NDArray[np.float6
     step = max(1, _BLOCK_BYTES // (8 * points.shape[1]))
     for start in range(0, len(edges), step):
         ends = edges[start : start + step]
-        lengths[start : start + step] = np.linalg.norm(points[ends[:, 0]] - points[ends[:, 1]], axis=1)
+        lengths[start : start + step] = np.linalg.norm(
+            points[ends[:, 0]] - points[ends[:, 1]], axis=1
+        )
     return lengths
 
 

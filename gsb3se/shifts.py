@@ -123,22 +123,18 @@ def draw_target(
     >>> len(set(target.indices.tolist()))
     40
     """
-    column = as_column(y_pool, "y_pool")
-    names = distinct_values(column) if labels is None else as_labels(labels)
-    q = as_distribution(q, "q", len(names))
+    codes, names, q = _pool(y_pool, q, labels)
     if n < 1:
         raise ValueError(f"n must be at least 1; got {n}")
     rng = np.random.default_rng(seed)
-    codes = encode(column, names, "y_pool")
     supply = np.bincount(codes, minlength=len(names))
     demand = rng.multinomial(n, q)
     short = np.flatnonzero(demand > (np.where(supply > 0, demand, 0) if replace else supply))
     if len(short):
-        lacking = some_of([names[i] for i in short])
-        largest = np.floor(np.min(supply[q > 0] / q[q > 0]))
         raise ValueError(
-            f"the pool has too few rows of {lacking} for {n} rows: take n below about "
-            f"{int(largest)}, or draw with replace=True where the class has any row"
+            f"the pool has too few rows of {some_of([names[i] for i in short])} to draw {n}: take "
+            f"fewer than {largest_target(y_pool, q, labels=names)}, or replace=True where the "
+            "class has any row"
         )
     by_class = np.split(np.argsort(codes, kind="stable"), np.cumsum(supply)[:-1])
     chosen = [
@@ -147,6 +143,27 @@ def draw_target(
         if size
     ]
     return TargetSet(rng.permutation(np.concatenate(chosen)), demand / n)
+
+
+def largest_target(
+    y_pool: ArrayLike, q: ArrayLike, *, labels: Iterable[Label] | None = None
+) -> int:
+    """The size at which a target set without replacement exhausts a class on average.
+
+    >>> largest_target([0] * 50 + [1] * 50, q=[0.75, 0.25])
+    66
+    """
+    codes, names, q = _pool(y_pool, q, labels)
+    supply = np.bincount(codes, minlength=len(names))
+    return int(np.min(supply[q > 0] / q[q > 0]))
+
+
+def _pool(
+    y_pool: ArrayLike, q: ArrayLike, labels: Iterable[Label] | None
+) -> tuple[NDArray[np.int64], tuple[Label, ...], Vector]:
+    column = as_column(y_pool, "y_pool")
+    names = distinct_values(column) if labels is None else as_labels(labels)
+    return encode(column, names, "y_pool"), names, as_distribution(q, "q", len(names))
 
 
 def _check_positive(value: float, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from gsb3se.neighbours import Edges, unique_edges
 Node = Hashable
 Parents = Mapping[Node, Node] | Sequence[Node] | Iterable[tuple[Node, Node]]
 
-_MOST_EDGES = 20_000_000
+_MOST_EDGES = 5_000_000
 _ROOT = object()  # stands above all roots, so that a forest is a tree
 
 
@@ -38,9 +39,10 @@ class Taxonomy:
         n = len(self.labels)
         groups = {self._neighbourhood(label, k) for label in range(n)}
         if sum(len(self.members[group]) ** 2 for group in groups) // 2 > _MOST_EDGES:
+            largest = max(len(self.members[group]) for group in groups)
             raise ValueError(
-                f"a group of this taxonomy holds {max(len(self.members[g]) for g in groups)} labels, "
-                f"too many to tie each to each: use LabelGraph.exchangeable({n})"
+                f"a group of this taxonomy holds {largest} labels, too many to tie each to each: "
+                f"use LabelGraph.exchangeable({n})"
             )
         pairs = [
             np.column_stack([np.full(len(near), label), near])
@@ -121,11 +123,13 @@ def read_taxonomy(parents: Parents, labels: Iterable[Label] | None = None) -> Ta
 def _parent_of_each(parents: Parents) -> tuple[dict[Node, Node], list[Node]]:
     """Child -> parent, and all nodes in the order they were named."""
     if isinstance(parents, Mapping):
-        pairs = list(parents.items())
+        pairs: list[Any] = list(parents.items())
     else:
-        entries = list(parents)
-        if entries and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
-            pairs = [(child, parent) for child, parent in entries]
+        entries: list[Any] = list(parents)
+        if entries and all(
+            isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries
+        ):
+            pairs = [tuple(entry) for entry in entries]
         elif any(_is_root_mark(entry) for entry in entries):
             for entry in entries:
                 if not _is_root_mark(entry) and entry not in range(len(entries)):
@@ -140,9 +144,13 @@ def _parent_of_each(parents: Parents) -> tuple[dict[Node, Node], list[Node]]:
     for child, above in pairs:
         above = _ROOT if _is_root_mark(above) else above
         if child in parent and parent[child] != above:
-            raise ValueError(f"{child!r} has two parents, {parent[child]!r} and {above!r}: expected a tree")
+            raise ValueError(
+                f"{child!r} has two parents, {parent[child]!r} and {above!r}: expected a tree"
+            )
         parent[child] = above
-    nodes = list(parent) + [above for above in dict.fromkeys(parent.values()) if above not in parent]
+    nodes = list(parent) + [
+        above for above in dict.fromkeys(parent.values()) if above not in parent
+    ]
     return parent, [node for node in nodes if node is not _ROOT]
 
 

@@ -57,7 +57,9 @@ def main(classes: int, repeats: int, seed: int) -> None:
         curvature = Curvature(problem, latents, tau)
         jobs = {
             "L @ phi": lambda phi=latents.phi: graph.laplacian @ phi,
-            "log joint and gradient": lambda p=problem, x=latents: log_joint_and_gradient(p, x, tau),
+            "log joint and gradient": lambda p=problem, x=latents: log_joint_and_gradient(
+                p, x, tau
+            ),
             "exact Hessian product": lambda c=curvature, x=latents: c.product(x),
         }
         if name == "paper":

@@ -1,0 +1,19 @@
+"""The command line: one command a file."""
+
+import click
+
+from gsb3se import __version__
+from gsb3se.cli.baselines import baselines
+from gsb3se.cli.demo import demo
+from gsb3se.cli.graph import graph
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gsb3se")
+def main() -> None:
+    """Estimate how often each class occurs in a target population a classifier is used on."""
+
+
+main.add_command(demo)
+main.add_command(baselines)
+main.add_command(graph)

@@ -1,0 +1,136 @@
+"""gsb3se baselines: the classical point estimates."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+
+from gsb3se import baselines as methods
+from gsb3se.cli.console import console, plain_speech, table
+from gsb3se.cli.inputs import PROBABILITIES, Columns, Inputs, read_inputs
+from gsb3se.files import write_text
+from gsb3se.simplex import Vector
+
+_METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
+_ROWS_SHOWN = 25
+
+File = click.Path(path_type=Path, dir_okay=False)
+ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.option(
+    "--validation", type=ExistingFile, help="CSV or NPZ with true labels and predictions."
+)
+@click.option("--target", type=ExistingFile, help="CSV or NPZ with the target's predictions.")
+@click.option("--counts", type=ExistingFile, help="Instead of both: a saved ShiftCounts file.")
+@click.option(
+    "--labels", type=ExistingFile, help="All classes in order: a name a line, or a JSON list."
+)
+@click.option("--label-column", default="label", show_default=True)
+@click.option("--prediction-column", default="prediction", show_default=True)
+@click.option(
+    "--method",
+    "chosen",
+    multiple=True,
+    type=click.Choice(_METHODS),
+    help="May be repeated; by default all that the files allow.",
+)
+@click.option("--out", type=File, help="Write the estimates to a .csv or .json file.")
+def baselines(
+    validation: Path | None,
+    target: Path | None,
+    counts: Path | None,
+    labels: Path | None,
+    label_column: str,
+    prediction_column: str,
+    chosen: tuple[str, ...],
+    out: Path | None,
+) -> None:
+    """Estimate the target prior by BBSE, RLLS, MLLS and EM.
+
+    EM needs soft scores: an array "probabilities" (rows by classes, in the order of the labels) in
+    the target's NPZ file. If the validation file has one too, they are calibrated on it by BCTS.
+    """
+    with plain_speech():
+        if out is not None and out.suffix not in (".csv", ".json"):
+            raise ValueError(f"--out must end in .csv or .json; got {out}")
+        columns = Columns(label_column, prediction_column)
+        inputs = read_inputs(validation, target, counts, labels, columns)
+        soft = inputs.target_probabilities is not None
+        names = chosen or tuple(name for name in _METHODS if name != "em" or soft)
+        estimates = {name: _estimate(name, inputs) for name in names}
+        _show(inputs, estimates)
+        if out is not None:
+            write = _as_csv if out.suffix == ".csv" else _as_json
+            write_text(out, write(inputs, estimates))
+            console.print(f"wrote {out}")
+
+
+def _estimate(name: str, inputs: Inputs) -> Vector:
+    if name == "bbse-raw":
+        return methods.bbse(inputs.counts, project=False)
+    if name != "em":
+        return getattr(methods, name)(inputs.counts)
+    probs = inputs.target_probabilities
+    if probs is None:
+        raise ValueError(f"em needs an array {PROBABILITIES!r} in the target's NPZ file")
+    if probs.ndim != 2 or probs.shape[1] != inputs.counts.n_classes:
+        raise ValueError(
+            f"{PROBABILITIES!r} must have {inputs.counts.n_classes} columns, one a label; got "
+            f"shape {probs.shape}: give all labels, in the order of its columns, with --labels"
+        )
+    if inputs.validation_probabilities is not None and inputs.validation_labels is not None:
+        calibrator = methods.calibrate(
+            _log(inputs.validation_probabilities), inputs.validation_labels, method="bcts"
+        )
+        probs = calibrator(_log(probs))
+    sizes = inputs.counts.validation_sizes
+    return methods.em(probs, sizes / sizes.sum())
+
+
+def _log(probs: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probs, 1e-12))
+
+
+def _show(inputs: Inputs, estimates: dict[str, Vector]) -> None:
+    counts = inputs.counts
+    order = np.argsort(-counts.target, kind="stable")[:_ROWS_SHOWN]
+    shown = table(str(counts), "class", "validation rows", "predicted", *estimates)
+    for i in sorted(order):
+        shown.add_row(
+            str(counts.labels[i]),
+            f"{counts.validation_sizes[i]}",
+            f"{counts.target[i] / counts.n_target:.4f}",
+            *(f"{q[i]:.4f}" for q in estimates.values()),
+        )
+    console.print(shown)
+    if counts.n_classes > _ROWS_SHOWN:
+        console.print(
+            f"the {_ROWS_SHOWN} most predicted of {counts.n_classes} classes; all with --out"
+        )
+
+
+def _as_csv(inputs: Inputs, estimates: dict[str, Vector]) -> str:
+    counts, text = inputs.counts, io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["class", "n_validation", "n_target", *estimates])
+    for i, label in enumerate(counts.labels):
+        row = [label, counts.validation_sizes[i], counts.target[i]]
+        writer.writerow([*row, *(repr(float(q[i])) for q in estimates.values())])
+    return text.getvalue()
+
+
+def _as_json(inputs: Inputs, estimates: dict[str, Vector]) -> str:
+    content = {
+        "labels": inputs.counts.labels,
+        "n_validation": inputs.counts.validation_sizes.tolist(),
+        "n_target": inputs.counts.target.tolist(),
+        "estimates": {name: q.tolist() for name, q in estimates.items()},
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

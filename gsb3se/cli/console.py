@@ -1,0 +1,49 @@
+"""What commands share in how they speak: tables, notes, errors of one sentence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gsb3se.errors import GSB3SEWarning, MissingExtra
+
+console = Console()
+notes = Console(stderr=True)
+
+
+@contextmanager
+def plain_speech() -> Iterator[None]:
+    """Errors end the command with their message alone; the package's warnings become notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GSB3SEWarning)
+        try:
+            yield
+        except (ValueError, OSError, RuntimeError, MissingExtra) as error:
+            raise click.ClickException(_one_sentence(error)) from error
+        finally:
+            for warning in caught:
+                if issubclass(warning.category, GSB3SEWarning):
+                    notes.print(f"[yellow]note[/]: {warning.message}", highlight=False)
+                else:
+                    warnings.showwarning(
+                        warning.message, warning.category, warning.filename, warning.lineno
+                    )
+
+
+def _one_sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def table(title: str, *columns: str) -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index == 0 else "right")
+    return made

@@ -1,0 +1,116 @@
+"""gsb3se graph: build a label graph, look at one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from scipy import sparse
+
+from gsb3se.cli.console import console, plain_speech, table
+from gsb3se.cli.inputs import read_json, read_labels
+from gsb3se.files import read_npz
+from gsb3se.graph import LabelGraph
+from gsb3se.labels import Label
+
+File = click.Path(path_type=Path, dir_okay=False)
+ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.group()
+def graph() -> None:
+    """Build a label graph, or look at one."""
+
+
+@graph.command()
+@click.argument("source", type=ExistingFile)
+@click.option("--out", type=File, required=True, help="The graph file to write (.npz).")
+@click.option("-k", default=8, show_default=True, help="Neighbours of a label.")
+@click.option("--labels", type=ExistingFile, help="Names for embeddings that come without.")
+@click.option(
+    "--model", default="ViT-B-32", show_default=True, help="For names: an open_clip model."
+)
+@click.option(
+    "--weights",
+    default="openai",
+    show_default=True,
+    help="For names: a checkpoint file, or a tag of pretrained weights.",
+)
+def build(source: Path, out: Path, k: int, labels: Path | None, model: str, weights: str) -> None:
+    """Build a label graph from SOURCE and print a summary.
+
+    \b
+    SOURCE is one of
+      .txt          class names, one a line: embedded with CLIP
+      .json         a list of class names: embedded with CLIP
+                    an object child -> parent: a taxonomy
+      .npy          embeddings, one row a label
+      .npz          an array "embeddings", and optionally "labels"
+    """
+    with plain_speech():
+        if out.suffix != ".npz":
+            raise ValueError(f"--out must end in .npz; got {out}")
+        names = None if labels is None else read_labels(labels)
+        made = _build(source, k, names, {"model": model, "weights": weights})
+        made.save(out)
+        _summarise(made)
+        console.print(f"wrote {out}")
+
+
+@graph.command()
+@click.argument("file", type=ExistingFile)
+def show(file: Path) -> None:
+    """Print a summary of a graph file."""
+    with plain_speech():
+        _summarise(LabelGraph.load(file))
+
+
+def _build(
+    source: Path, k: int, labels: tuple[Label, ...] | None, clip: dict[str, Any]
+) -> LabelGraph:
+    if source.suffix == ".npy":
+        return LabelGraph.knn(np.load(source, allow_pickle=False), k, labels=labels)
+    if source.suffix == ".npz":
+        arrays = read_npz(source)
+        if "embeddings" not in arrays:
+            raise ValueError(f"{source} has no array 'embeddings'; it has {', '.join(arrays)}")
+        if labels is None and "labels" in arrays:
+            labels = tuple(arrays["labels"].tolist())
+        return LabelGraph.knn(arrays["embeddings"], k, labels=labels)
+    if source.suffix == ".json" and isinstance(tree := read_json(source), dict):
+        return LabelGraph.from_taxonomy(tree, k, labels)
+    if source.suffix in (".json", ".txt"):
+        if labels is not None:
+            raise ValueError(
+                "--labels goes with embeddings and taxonomies; names are labels already"
+            )
+        names = [str(name) for name in read_labels(source)]
+        with console.status(f"embedding {len(names)} names with {clip['model']}"):
+            return LabelGraph.from_names(names, encoder="clip", k=k, **clip)
+    raise ValueError(f"{source}: expected a .txt, .json, .npy or .npz file")
+
+
+def _summarise(made: LabelGraph) -> None:
+    console.print(repr(made))
+    shown = table("", "figure", "value")
+    if isinstance(made.weights, sparse.csr_array):
+        degrees = np.diff(made.weights.indptr)
+        shown.add_row("neighbours of a label", _range(degrees, ".0f"))
+        shown.add_row("weight of an edge", _range(made.weights.data, ".3f"))
+    shown.add_row("algebraic connectivity", f"{made.algebraic_connectivity:.4g}")
+    console.print(shown)
+    for i, j in made.bridges[:10]:
+        console.print(f"bridge: {_name(made, i)} - {_name(made, j)}")
+    if len(made.bridges) > 10:
+        console.print(f"and {len(made.bridges) - 10} more bridges")
+
+
+def _range(values: np.ndarray, form: str) -> str:
+    low, middle, high = np.percentile(values, [0, 50, 100])
+    return f"{low:{form}} to {high:{form}}, median {middle:{form}}"
+
+
+def _name(made: LabelGraph, index: int) -> Label:
+    return index if made.labels is None else made.labels[index]
