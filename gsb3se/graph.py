@@ -294,16 +294,13 @@ class LabelGraph:
             return 1.0
         if self.n_classes <= _DENSE_EIGENVALUES:
             return float(np.linalg.eigvalsh(self.laplacian.toarray())[1])
-        from scipy.sparse.linalg import eigsh
+        from scipy.sparse.linalg import LinearOperator, eigsh
 
-        # Shift-invert just below zero finds 0 and lambda_2; the start vector is fixed, so that the
-        # answer is too.
-        shift = -1e-4 * self.laplacian.diagonal().mean()
+        # The largest eigenvalue of L^+; the start vector is fixed, so that the answer is too.
+        inverse = LinearOperator(self.weights.shape, matvec=self._pseudo_solve, dtype=float)
         start = np.random.default_rng(0).standard_normal(self.n_classes)
-        values = eigsh(
-            sparse.csc_array(self.laplacian), k=2, sigma=shift, v0=start, return_eigenvectors=False
-        )
-        return float(values.max())
+        largest = eigsh(inverse, k=1, which="LA", v0=start, return_eigenvectors=False)
+        return float(1.0 / largest[0])
 
     @cached_property
     def log_pseudo_determinant(self) -> float:
@@ -335,14 +332,18 @@ class LabelGraph:
             ),
             shape=(self.n_classes, len(root)),
         )
-        fields = np.zeros((self.n_classes, n))
+        fields = np.empty((self.n_classes, n))
         step = max(1, _FIELD_BLOCK_BYTES // (8 * len(root)))
         for start in range(0, n, step):
             noise = rng.standard_normal((len(root), min(step, n - start)))
-            force = incidence @ noise
-            fields[:-1, start : start + step] = self._grounded_factor.solve(force[:-1])
-        fields -= fields.mean(axis=0)
+            fields[:, start : start + step] = self._pseudo_solve(incidence @ noise)
         return fields
+
+    def _pseudo_solve(self, b: NDArray[np.float64]) -> NDArray[np.float64]:
+        """L^+ b, (K,) or (K, n): solve with the last entry held at zero, then centre."""
+        x = np.zeros(b.shape)
+        x[:-1] = self._grounded_factor.solve((b - b.mean(axis=0))[:-1])
+        return x - x.mean(axis=0)
 
     @cached_property
     def _grounded_factor(self) -> Any:
