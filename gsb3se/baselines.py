@@ -38,9 +38,10 @@ def bbse(counts: ShiftCounts, project: bool = True) -> Vector:
     known = _known_classes(counts, "BBSE")
     rates = counts.confusion_rates.toarray()[:, known]
     observed = counts.target / counts.n_target
+    solution = _solve(rates, observed)
     q = np.zeros(counts.n_classes)
-    q[known] = _solve(rates, observed)
-    return project_to_simplex(q) if project else q
+    q[known] = project_to_simplex(solution) if project else solution
+    return q
 
 
 def _solve(matrix: Matrix, observed: Vector) -> Vector:
@@ -121,7 +122,7 @@ def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
     return on_frontier(log_mu)[0]
 
 
-def mlls(counts: ShiftCounts, tolerance: float = 1e-9) -> Vector:
+def mlls(counts: ShiftCounts, tolerance: float = 1e-12) -> Vector:
     """Maximum likelihood on hard predictions: argmax of sum_j target_j log (C~ q)_j on the simplex.
 
     Args:
@@ -149,7 +150,7 @@ def mlls(counts: ShiftCounts, tolerance: float = 1e-9) -> Vector:
     return _proportions(rates, target / target.sum(), tolerance, "MLLS")
 
 
-def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-9) -> Vector:
+def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-12) -> Vector:
     """The target prior to which Saerens' EM climbs, from soft scores.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -68,9 +69,10 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> dict[str, NDArray[np
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     """All arrays of an NPZ file; object arrays, which would be pickles, are refused."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array")
+        with archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not an NPZ file of plain arrays: {error}") from None

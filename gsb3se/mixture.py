@@ -28,7 +28,7 @@ class Proportions:
 
 
 def mixture_proportions(
-    components: Matrix, weights: Vector, tolerance: float = 1e-9, max_steps: int = 200
+    components: Matrix, weights: Vector, tolerance: float = 1e-12, max_steps: int = 200
 ) -> Proportions:
     """Maximise sum_j h_j log (A q)_j by a primal-dual interior point method.
 

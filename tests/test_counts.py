@@ -1,0 +1,177 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from gsb3se import ShiftCounts
+
+square = st.integers(2, 6).flatmap(
+    lambda k: st.tuples(
+        st.lists(st.lists(st.integers(0, 9), min_size=k, max_size=k), min_size=k, max_size=k),
+        st.lists(st.integers(0, 9), min_size=k, max_size=k).filter(any),
+    )
+)
+
+
+@given(square)
+def test_dense_and_every_sparse_form_mean_the_same(case):
+    confusion, target = np.array(case[0]), case[1]
+    dense = ShiftCounts(confusion, target)
+    for form in (sparse.csr_array, sparse.coo_array, sparse.csc_matrix):
+        assert ShiftCounts(form(confusion), target) == dense
+    assert ShiftCounts(confusion.astype(float), np.array(target, float)) == dense
+    np.testing.assert_array_equal(dense.confusion.toarray(), confusion)
+    np.testing.assert_array_equal(dense.validation_sizes, confusion.sum(axis=0))
+    assert dense.n_validation == confusion.sum()
+    assert dense.n_target == sum(target)
+
+
+@given(square, square)
+def test_addition_adds_counts(one, other):
+    assume(len(one[1]) == len(other[1]))
+    total = ShiftCounts(*one) + ShiftCounts(*other)
+    np.testing.assert_array_equal(total.confusion.toarray(), np.add(one[0], other[0]))
+    np.testing.assert_array_equal(total.target, np.add(one[1], other[1]))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd")), min_size=1, max_size=50),
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=50),
+)
+def test_predictions_are_counted_one_by_one(rows, target):
+    truth, predicted = zip(*rows, strict=True)
+    counts = ShiftCounts.from_predictions(truth, predicted, target, labels="abcd")
+    for j, said in enumerate("abcd"):
+        assert counts.target[j] == target.count(said)
+        for i, true in enumerate("abcd"):
+            assert counts.confusion[j, i] == rows.count((true, said))
+
+
+@pytest.mark.parametrize(
+    ("labels", "values"),
+    [
+        (("a", "b", "c"), np.array(["c", "a"])),
+        (("a", "b", "c"), np.array(["c", "a"], dtype=object)),
+        ((0, 1, 2), np.array([2, 0])),
+        ((7, -3, 20), np.array([20, 7], dtype=np.int32)),
+        ((7, -3, 20), np.array([20.0, 7.0])),
+        ((7, -3, 20), [20, 7]),
+    ],
+)
+def test_labels_keep_their_order_whatever_the_type(labels, values):
+    counts = ShiftCounts.from_predictions(values, values, values, labels=labels)
+    assert counts.labels == labels
+    assert counts.target.tolist() == [1, 0, 1]
+
+
+def test_without_labels_the_distinct_values_sorted_are_the_classes():
+    counts = ShiftCounts.from_predictions([10, 9], [10, 2], [9, 9])
+    assert counts.labels == (2, 9, 10)
+    assert ShiftCounts.from_predictions(["b"], ["a"], ["b"]).labels == ("a", "b")
+
+
+def test_empty_classes_are_allowed_and_listed():
+    counts = ShiftCounts([[5, 0, 0], [1, 0, 0], [0, 0, 0]], [3, 0, 0], labels=["x", "y", "z"])
+    assert counts.without_validation == ("y", "z")
+    assert counts.never_predicted == ("z",)
+    np.testing.assert_allclose(counts.confusion_rates.toarray()[:, 0], [5 / 6, 1 / 6, 0])
+    assert counts.confusion_rates.toarray()[:, 1:].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("confusion", "target", "labels", "message"),
+    [
+        ([[1, -2], [0, 1]], [1, 1], None, "must not be negative; found -2"),
+        ([[1, 0.5], [0, 1]], [1, 1], None, "whole numbers; found 0.5"),
+        ([[1, np.nan], [0, 1]], [1, 1], None, "must be finite; found nan"),
+        ([[1, 0], [0, 1]], [1, np.inf], None, "target counts must be finite; found inf"),
+        ([[1, 0], [0, 1]], [1, -1], None, "target counts must not be negative"),
+        ([[1, 0], [0, 1]], ["a", "b"], None, "target counts must be numbers"),
+        ([[1, 0, 0], [0, 1, 0]], [1, 1], None, r"square.*got shape \(2, 3\)"),
+        ([1, 2], [1, 1], None, r"got shape \(2,\)"),
+        ([[1, 0], [0, 1]], [1, 1, 1], None, r"hold 2 counts.*got shape \(3,\)"),
+        ([[3]], [1], None, "at least 2 classes; got 1"),
+        ([[1, 0], [0, 1]], [0, 0], None, "at least one target prediction"),
+        ([[1, 0], [0, 1]], [1, 1], ["a", "a"], "more than once: 'a'"),
+        ([[1, 0], [0, 1]], [1, 1], ["a"], "expected 2 labels, one a class; got 1"),
+        ([[1, 0], [0, 1]], [1, 1], ["a", 1], "all strings or all integers"),
+        ([[1, 0], [0, 1]], [1, 1], [0.5, 1.5], "a string or an integer; got 0.5"),
+        ([[1, 0], [0, 1]], [1, 1], [True, False], "got True"),
+    ],
+)
+def test_bad_counts_are_named(confusion, target, labels, message):
+    with pytest.raises(ValueError, match=message):
+        ShiftCounts(confusion, target, labels)
+    if np.ndim(confusion) == 2:
+        with pytest.raises(ValueError, match=message):
+            ShiftCounts(sparse.csr_array(np.array(confusion)), target, labels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a", "b"], ["a"], ["b"]), "one length.*got 2 and 1"),
+        ((["a"], ["b"], []), "at least one target prediction"),
+        ((["a"], ["zebra"], ["b"], ["a", "b"]), "y_pred holds 'zebra', unknown among the 2 labels"),
+        (([0], [1], [5, 6], [0, 1]), "target_pred holds 5, 6, unknown"),
+        (([0], [1], [-1], [0, 1]), "target_pred holds -1, unknown"),
+        (([3], [9], [4], [3, 9]), "target_pred holds 4, unknown"),
+        (([0.5], [1.0], [1.0], [0, 1]), "y_true holds 0.5, unknown"),
+        (([np.nan], [1.0], [1.0], [0, 1]), "y_true holds nan, unknown"),
+        ((["a"], ["b"], [1]), "all strings or all integers"),
+        (([[0, 1]], [[0, 1]], [0]), "y_true must be one-dimensional"),
+        (([0], [0], [0]), "at least 2 classes; got 1"),
+    ],
+)
+def test_bad_predictions_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ShiftCounts.from_predictions(*arguments)
+
+
+def test_only_counts_over_the_same_labels_add_up():
+    one = ShiftCounts([[1, 0], [0, 1]], [1, 1], ["a", "b"])
+    other = ShiftCounts([[1, 0], [0, 1]], [1, 1], ["b", "a"])
+    with pytest.raises(ValueError, match="same labels in the same order"):
+        one + other
+    with pytest.raises(TypeError):
+        one + 1
+
+
+def test_counts_do_not_change_with_what_they_were_made_of():
+    confusion, target = np.eye(2, dtype=np.int64), np.ones(2, dtype=np.int64)
+    counts = ShiftCounts(confusion, target)
+    confusion[0, 0] = target[0] = 99
+    assert counts == ShiftCounts(np.eye(2), np.ones(2))
+    with pytest.raises(ValueError, match="read-only"):
+        counts.target[0] = 5
+    with pytest.raises(ValueError, match="read-only"):
+        counts.confusion.data[0] = 5
+
+
+@pytest.mark.parametrize("labels", [None, ["käse", "日本"], [5, -2]])
+def test_save_and_load(tmp_path, labels):
+    counts = ShiftCounts([[3, 0], [1, 0]], [4, 5], labels)
+    counts.save(tmp_path / "counts")
+    assert ShiftCounts.load(tmp_path / "counts") == counts
+    assert [path.name for path in tmp_path.iterdir()] == ["counts"]
+
+
+def test_another_target_keeps_the_validation_counts():
+    counts = ShiftCounts([[3, 0], [1, 2]], [4, 5], ["a", "b"])
+    other = counts.with_target([1, 0])
+    assert other.target.tolist() == [1, 0]
+    assert (other.confusion != counts.confusion).nnz == 0
+
+
+def test_ten_thousand_classes_from_many_predictions_stay_small():
+    rng = np.random.default_rng(0)
+    truth, predicted, target = rng.integers(10_000, size=(3, 300_000))
+    tracemalloc.start()
+    counts = ShiftCounts.from_predictions(truth, predicted, target, labels=range(10_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counts.n_validation == counts.n_target == 300_000
+    assert peak < 300e6  # a dense 10,000 x 10,000 array would be 800e6

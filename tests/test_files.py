@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from gsb3se import LabelGraph, ShiftCounts
+from gsb3se.files import save_arrays, write_atomically
+
+
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"the folder .*nowhere does not exist"):
+        ShiftCounts([[1, 0], [0, 1]], [1, 1]).save(tmp_path / "nowhere" / "counts.npz")
+
+
+def test_one_kind_does_not_load_as_another(tmp_path):
+    LabelGraph.exchangeable(3).save(tmp_path / "graph.npz")
+    with pytest.raises(ValueError, match="holds no ShiftCounts: its kind is 'LabelGraph'"):
+        ShiftCounts.load(tmp_path / "graph.npz")
+
+
+def test_a_newer_format_asks_for_an_upgrade(tmp_path):
+    save_arrays(tmp_path / "new.npz", "ShiftCounts", version=99)
+    with pytest.raises(ValueError, match="pip install -U gsb3se"):
+        ShiftCounts.load(tmp_path / "new.npz")
+
+
+def test_pickles_and_garbage_are_refused(tmp_path):
+    np.savez(tmp_path / "pickle.npz", kind="ShiftCounts", data=np.array([print], dtype=object))
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.save(tmp_path / "single.npy", np.ones(3))
+    for name in ("pickle.npz", "text.npz", "empty.npz", "single.npy"):
+        with pytest.raises(ValueError, match="not an NPZ file of plain arrays"):
+            ShiftCounts.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        ShiftCounts.load(tmp_path / "absent.npz")
+
+
+def test_objects_are_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="numbers and text only"):
+        save_arrays(tmp_path / "x.npz", "ShiftCounts", thing=np.array([object()]))
+    assert not list(tmp_path.iterdir())
