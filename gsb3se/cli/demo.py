@@ -41,9 +41,9 @@ class Experiment:
 
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="Split, shift and target rows.")
-@click.option("--train", default=100, show_default=True, help="Rows the classifier is trained on.")
+@click.option("--train", default=60, show_default=True, help="Rows the classifier is trained on.")
 @click.option(
-    "--validation", default=15, show_default=True, help="Labelled validation rows a class."
+    "--validation", default=20, show_default=True, help="Labelled validation rows a class."
 )
 @click.option(
     "--alpha", default=1.0, show_default=True, help="Dirichlet concentration of the shift."

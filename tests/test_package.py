@@ -1,0 +1,73 @@
+"""What a user meets first: the import, the examples in the docstrings, missing extras."""
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import gsb3se
+from gsb3se.errors import MissingExtra, require
+
+
+def modules():
+    yield "gsb3se"
+    for found in pkgutil.walk_packages(gsb3se.__path__, "gsb3se."):
+        yield found.name
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_examples_in_docstrings_are_right(name):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.failed == 0
+
+
+HEAVY = "torch jax sklearn numpyro pyro torchvision open_clip pandas polars matplotlib rich click"
+
+
+def test_the_import_is_light():
+    program = f"import sys, gsb3se; print([n for n in {HEAVY.split()} if n in sys.modules])"
+    assert run(program) == "[]"
+
+
+def test_the_import_changes_no_setting():
+    """Beyond what importing numpy and scipy does."""
+    program = """
+import random, warnings
+import numpy as np, scipy.sparse.csgraph, scipy.special
+
+def settings():
+    state = [str(part) for part in np.random.get_state()]
+    return np.geterr(), np.get_printoptions(), list(warnings.filters), random.getstate(), state
+
+before = settings()
+import gsb3se
+print(settings() == before)
+"""
+    assert run(program) == "True"
+
+
+def run(program):
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in gsb3se.__all__:
+        assert getattr(gsb3se, name).__doc__
+
+
+def test_a_missing_extra_names_the_command():
+    with pytest.raises(MissingExtra, match=r"run  pip install 'gsb3se\[plots\]'"):
+        require("surely_not_installed.submodule", extra="plots")
+
+
+def test_a_broken_package_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text("import surely_not_installed")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        require("broken_package", extra="plots")
