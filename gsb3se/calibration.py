@@ -24,7 +24,7 @@ Method = Literal["temperature", "bcts", "vector"]
 _RIDGE = 1e-7
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibrator:
     """softmax(scale * logits + bias).
 

@@ -90,7 +90,7 @@ def m_geodesic(p: ArrayLike, q: ArrayLike, t: float) -> Vector:
 # The objective on it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Objective:
     """F(q) = n' KL(r_hat || C q) + tau_q / 2 theta' L theta for a fixed confusion matrix.
 
@@ -171,7 +171,7 @@ def riemannian_hessian(objective: Objective, q: ArrayLike, v: ArrayLike, w: Arra
     return float(v @ objective.hessian_product(q, w) + christoffel / 2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
     """The path of a gradient flow.
 

@@ -14,7 +14,7 @@ import numpy as np
 from gsb3se.simplex import Matrix, Vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Proportions:
     """Attributes:
     q: (K,) on the simplex.

@@ -37,7 +37,7 @@ _TINY = 1e-290  # below it, a probability is handled by its logarithm
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """A sparse K x K matrix plus a constant, that meets dense ones entry by entry.
 
@@ -73,7 +73,7 @@ class Pattern:
         return float(self.values @ array.take(self.positions) + whole)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """Counts, graph and prior, checked against each other once.
 
@@ -179,7 +179,7 @@ class Problem:
         return []  # pop and append are atomic, so that threads may share a problem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Latents:
     """What lives under the two strengths; also a gradient or a direction over the same space.
 
@@ -561,7 +561,7 @@ def _row_blocks(n_classes: int) -> Iterator[tuple[slice, Matrix, Matrix]]:
 # Simulation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """Counts drawn from the hierarchy, with the parameters that made them."""
 

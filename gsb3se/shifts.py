@@ -83,7 +83,7 @@ def graph_smooth(graph: LabelGraph, tau_q: float, seed: Seed) -> Vector:
     return softmax(field / np.sqrt(tau_q))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TargetSet:
     """Rows drawn from a labelled pool.
 

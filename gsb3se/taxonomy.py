@@ -25,7 +25,7 @@ _MOST_EDGES = 5_000_000
 _ROOT = object()  # stands above all roots, so that a forest is a tree
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Taxonomy:
     """For each node above a label: the labels below it (as indices) and its height."""
 

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from gsb3se import LabelGraph, ShiftCounts, baselines
 from gsb3se.cli import main
+from gsb3se.torchvision_ops import make_torchvision_importable
 
 
 @pytest.fixture
@@ -202,7 +203,6 @@ def test_graph_build_from_a_taxonomy(run, tmp_path):
         (["bad.json", "--out", "g.npz"], "bad.json is not valid JSON"),
         (["e.csv", "--out", "g.npz"], "expected a .txt, .json, .npy or .npz file"),
         (["e.npz", "--out", "g.npz", "-k", "0"], "k must be a whole number"),
-        (["names.txt", "--out", "g.npz", "--weights", "none.pt"], "Give weights= the path"),
     ],
 )
 def test_graph_build_says_what_is_wrong(run, tmp_path, arguments, message):
@@ -210,10 +210,19 @@ def test_graph_build_says_what_is_wrong(run, tmp_path, arguments, message):
     np.savez("x.npz", other=np.eye(4))
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "e.csv").write_text("1,2")
-    (tmp_path / "names.txt").write_text("cat\ndog\n")
     before = sorted(tmp_path.iterdir())
     assert failed_with(run("graph", "build", *arguments), message)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_graph_build_from_names_without_weights_says_how_to_get_them(run, tmp_path):
+    pytest.importorskip("torch")
+    make_torchvision_importable()
+    pytest.importorskip("open_clip")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    result = run("graph", "build", "names.txt", "--out", "g.npz", "--weights", "none.pt")
+    assert failed_with(result, "Give weights= the path")
+    assert not (tmp_path / "g.npz").exists()
 
 
 # demo

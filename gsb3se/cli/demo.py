@@ -17,7 +17,7 @@ from gsb3se.errors import require
 from gsb3se.simplex import Matrix, Vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """A classifier's output on validation and target rows, and the truth of the target."""
 

@@ -27,7 +27,7 @@ class Columns:
     prediction: str = "prediction"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Inputs:
     """Counts, and the soft scores (n, K) where the files have them."""
 
