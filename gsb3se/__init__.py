@@ -10,8 +10,9 @@ from gsb3se import adaptation, baselines, geometry, shifts
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import GSB3SEWarning
 from gsb3se.graph import LabelGraph
-from gsb3se.model import Problem, simulate
 from gsb3se.prior import Prior
+from gsb3se.problem import Problem
+from gsb3se.simulation import simulate
 
 __version__ = "0.1.0"
 __all__ = [

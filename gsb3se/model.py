@@ -1,4 +1,4 @@
-"""The hierarchy: log joint, gradient, Hessian products, tau-collapsed density, simulation.
+"""The hierarchy: log joint, gradient, Hessian products, tau-collapsed density.
 
     tau_q ~ Gamma(a_q, b_q)           theta | tau_q ~ N(0, (tau_q L)^+)       q = softmax(theta)
     tau_C ~ Gamma(a_C, b_C)           phi_i | tau_C ~ N(mu_i, (tau_C L)^+)    c_i = softmax(phi_i)
@@ -15,168 +15,20 @@ O(K^2 + K nnz(L)); nothing larger than a few K x K arrays is held.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from gsb3se.counts import ShiftCounts
-from gsb3se.graph import IdentityPlusOnes, LabelGraph
-from gsb3se.prior import Prior
+from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, softmax
 
 HessianKind = Literal["exact", "gauss-newton", "fisher"]
 
-_LOG_2PI = float(np.log(2 * np.pi))
 _TINY = 1e-290  # below it, a probability is handled by its logarithm
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
-
-
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """A sparse K x K matrix plus a constant, that meets dense ones entry by entry.
-
-    Attributes:
-        positions, values: the sparse entries, row-major.
-        constant: added to every entry.
-    """
-
-    positions: NDArray[np.int64]
-    values: Vector
-    constant: float = 0.0
-
-    @classmethod
-    def of(cls, matrix: sparse.sparray | IdentityPlusOnes) -> Pattern:
-        """The pattern of a sparse matrix or of a I + b 11'."""
-        n = matrix.shape[0]
-        if isinstance(matrix, IdentityPlusOnes):
-            return cls(np.arange(n) * (n + 1), np.full(n, matrix.identity), matrix.ones)
-        ordered = sparse.csr_array(matrix)
-        ordered.sort_indices()
-        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(ordered.indptr))
-        return cls(rows * n + ordered.indices, ordered.data.astype(float))
-
-    def add_to(self, array: Matrix, scale: float = 1.0) -> None:
-        """array += scale * pattern, in place; the array must be C-contiguous."""
-        array.reshape(-1)[self.positions] += scale * self.values
-        if self.constant:
-            array += scale * self.constant
-
-    def dot(self, array: Matrix) -> float:
-        """Sum over all entries of pattern * array."""
-        whole = self.constant * array.sum() if self.constant else 0.0
-        return float(self.values @ array.take(self.positions) + whole)
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Counts, graph and prior, checked against each other once.
-
-    Args:
-        counts: the data.
-        graph: the label graph; None for the exchangeable one.
-        prior: the hyper-priors.
-    """
-
-    counts: ShiftCounts
-    graph: LabelGraph
-    prior: Prior
-
-    def __init__(
-        self, counts: ShiftCounts, graph: LabelGraph | None = None, prior: Prior | None = None
-    ) -> None:
-        graph = LabelGraph.exchangeable(counts.n_classes) if graph is None else graph
-        if graph.n_classes != counts.n_classes:
-            raise ValueError(
-                f"the counts have {counts.n_classes} classes and the graph {graph.n_classes}: "
-                "build both over the same labels"
-            )
-        positional = counts.labels == tuple(range(counts.n_classes))
-        if graph.labels is not None and not positional and graph.labels != counts.labels:
-            raise ValueError(
-                "the labels of counts and graph differ or stand in another order: "
-                "use graph.reordered(counts.labels), or build both over the same labels"
-            )
-        object.__setattr__(self, "counts", counts)
-        object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "prior", Prior() if prior is None else prior)
-
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return self.counts.n_classes
-
-    @cached_property
-    def cells(self) -> Pattern:
-        """The confusion counts."""
-        return Pattern.of(self.counts.confusion)
-
-    @cached_property
-    def column_sizes(self) -> Vector:
-        """n_i as floats."""
-        return self.counts.validation_sizes.astype(float)
-
-    @cached_property
-    def target(self) -> Vector:
-        """Target counts as floats."""
-        return self.counts.target.astype(float)
-
-    @cached_property
-    def anchor(self) -> Pattern:
-        """W, what beta multiplies in the columns' mean."""
-        return Pattern.of(self.graph.weights)
-
-    @cached_property
-    def anchor_forces(self) -> tuple[Pattern, Pattern]:
-        """L and L W: L times the patterns that alpha and beta multiply."""
-        n, laplacian, weights = self.n_classes, self.graph.laplacian, self.graph.weights
-        if isinstance(weights, IdentityPlusOnes):
-            return Pattern.of(laplacian), Pattern.of(IdentityPlusOnes(n, -1 / n, 1 / n**2))
-        return Pattern.of(laplacian), Pattern.of(laplacian @ weights)
-
-    @cached_property
-    def log_multinomial_coefficients(self) -> float:
-        """Log of the multinomial coefficients of all columns and of the target."""
-        factorials = gammaln(self.column_sizes + 1).sum() - gammaln(self.cells.values + 1).sum()
-        return float(factorials + gammaln(self.target.sum() + 1) - gammaln(self.target + 1).sum())
-
-    @cached_property
-    def log_normalisers(self) -> float:
-        """Constants of the two Laplacian Gaussians, the Gammas and the anchor's normals."""
-        n, prior = self.n_classes, self.prior
-        fields = 0.5 * (n + 1) * (self.graph.log_pseudo_determinant - (n - 1) * _LOG_2PI)
-        gammas = sum(
-            a * np.log(b) - gammaln(a) for a, b in ((prior.a_q, prior.b_q), (prior.a_C, prior.b_C))
-        )
-        anchor = 0.0 if prior.anchor_sd is None else -2 * np.log(prior.anchor_sd) - _LOG_2PI
-        return float(fields + gammas + anchor)
-
-    @cached_property
-    def tau_shapes(self) -> tuple[float, float]:
-        """Shapes of the conditionals of tau_q and tau_C: a + half the number of dimensions."""
-        n = self.n_classes
-        return self.prior.a_q + 0.5 * (n - 1), self.prior.a_C + 0.5 * n * (n - 1)
-
-    @contextmanager
-    def scratch(self) -> Iterator[Matrix]:
-        """A K x K array to work in, kept for the next evaluation.
-
-        At K = 1,000 the system takes as long to hand out fresh memory as the arithmetic takes.
-        """
-        array = self._spare.pop() if self._spare else np.empty((self.n_classes, self.n_classes))
-        try:
-            yield array
-        finally:
-            self._spare.append(array)
-
-    @cached_property
-    def _spare(self) -> list[Matrix]:
-        return []  # pop and append are atomic, so that threads may share a problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +93,7 @@ def log_joint(problem: Problem, latents: Latents, tau: Strengths) -> float:
 
     Add log tau_q + log tau_C for the density in log tau.
 
+    >>> from gsb3se import ShiftCounts
     >>> problem = Problem(ShiftCounts([[9, 2], [1, 8]], [30, 70]))
     >>> round(log_joint(problem, Latents(np.zeros(2), np.zeros((2, 2))), Strengths(1.0, 1.0)), 6)
     -23.183134
@@ -556,67 +409,3 @@ def _row_blocks(n_classes: int) -> Iterator[tuple[slice, Matrix, Matrix]]:
     for start in range(0, n_classes, step):
         rows = slice(start, min(start + step, n_classes))
         yield rows, *work[:, : rows.stop - start]
-
-
-# Simulation
-
-
-@dataclass(frozen=True, eq=False)
-class Simulation:
-    """Counts drawn from the hierarchy, with the parameters that made them."""
-
-    counts: ShiftCounts
-    latents: Latents
-    tau: Strengths
-
-    @property
-    def q(self) -> Vector:
-        """(K,) the true target prior."""
-        return self.latents.q
-
-    @property
-    def confusion(self) -> Matrix:
-        """(K, K) the true confusion matrix."""
-        return self.latents.confusion
-
-
-def simulate(
-    graph: LabelGraph,
-    prior: Prior,
-    n_source: int | ArrayLike,
-    n_target: int,
-    seed: int | np.random.Generator,
-) -> Simulation:
-    """Draw parameters and counts from the hierarchy.
-
-    Args:
-        graph: the label graph.
-        prior: the hyper-priors, paper or anchored.
-        n_source: validation rows of each class, one number or (K,).
-        n_target: target predictions.
-        seed: seed or generator.
-
-    >>> simulate(LabelGraph.exchangeable(3), Prior(), n_source=50, n_target=200, seed=0).counts
-    ShiftCounts(3 classes, 150 validation rows, 200 target predictions)
-    """
-    rng = np.random.default_rng(seed)
-    n_classes = graph.n_classes
-    sizes = np.broadcast_to(np.asarray(n_source), (n_classes,))
-    if sizes.dtype.kind not in "iu" or (sizes < 0).any() or n_target < 1:
-        raise ValueError("n_source must hold whole numbers, none negative, and n_target at least 1")
-    tau = Strengths(
-        rng.gamma(prior.a_q) / prior.b_q,
-        rng.gamma(prior.a_C) / prior.b_C,
-    )
-    alpha, beta = (0.0, 0.0) if prior.anchor_sd is None else rng.normal(0, prior.anchor_sd, 2)
-    theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
-    phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)
-    if prior.is_anchored:
-        phi.reshape(-1)[:: n_classes + 1] += alpha
-        Pattern.of(graph.weights).add_to(phi, beta)
-    phi -= phi.mean(axis=0)
-    latents = Latents(theta, phi, float(alpha), float(beta))
-    confusion = latents.confusion
-    columns = rng.multinomial(sizes, confusion.T).T
-    target = rng.multinomial(n_target, softmax(theta) @ confusion.T)
-    return Simulation(ShiftCounts(columns, target, graph.labels), latents, tau)

@@ -17,7 +17,8 @@ from rich.table import Table
 from scipy.special import logsumexp
 
 import gsb3se as gs
-from gsb3se.model import Curvature, Latents, Problem, Strengths, log_joint_and_gradient, simulate
+from gsb3se.model import Curvature, Latents, Strengths, log_joint_and_gradient
+from gsb3se.problem import Problem
 
 
 def plain_gradient(problem: Problem, latents: Latents, tau: Strengths):
@@ -52,7 +53,7 @@ def main(classes: int, repeats: int, seed: int) -> None:
         table.add_column(column)
 
     for name, prior in (("paper", gs.Prior()), ("anchored", gs.Prior.anchored())):
-        simulated = simulate(graph, prior, n_source=25, n_target=10 * classes, seed=seed)
+        simulated = gs.simulate(graph, prior, n_source=25, n_target=10 * classes, seed=seed)
         problem, latents = Problem(simulated.counts, graph, prior), simulated.latents
         curvature = Curvature(problem, latents, tau)
         jobs = {

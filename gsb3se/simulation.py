@@ -1,0 +1,76 @@
+"""simulate: parameters and counts drawn from the hierarchy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gsb3se.counts import ShiftCounts
+from gsb3se.graph import LabelGraph
+from gsb3se.model import Latents, Strengths
+from gsb3se.prior import Prior
+from gsb3se.problem import Pattern
+from gsb3se.simplex import Matrix, Vector, softmax
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Counts drawn from the hierarchy, with the parameters that made them."""
+
+    counts: ShiftCounts
+    latents: Latents
+    tau: Strengths
+
+    @property
+    def q(self) -> Vector:
+        """(K,) the true target prior."""
+        return self.latents.q
+
+    @property
+    def confusion(self) -> Matrix:
+        """(K, K) the true confusion matrix."""
+        return self.latents.confusion
+
+
+def simulate(
+    graph: LabelGraph,
+    prior: Prior,
+    n_source: int | ArrayLike,
+    n_target: int,
+    seed: int | np.random.Generator,
+) -> Simulation:
+    """Draw parameters and counts from the hierarchy.
+
+    Args:
+        graph: the label graph.
+        prior: the hyper-priors, paper or anchored.
+        n_source: validation rows of each class, one number or (K,).
+        n_target: target predictions.
+        seed: seed or generator.
+
+    >>> simulate(LabelGraph.exchangeable(3), Prior(), n_source=50, n_target=200, seed=0).counts
+    ShiftCounts(3 classes, 150 validation rows, 200 target predictions)
+    """
+    rng = np.random.default_rng(seed)
+    n_classes = graph.n_classes
+    sizes = np.broadcast_to(np.asarray(n_source), (n_classes,))
+    if sizes.dtype.kind not in "iu" or (sizes < 0).any() or n_target < 1:
+        raise ValueError("n_source must hold whole numbers, none negative, and n_target at least 1")
+    tau = Strengths(
+        rng.gamma(prior.a_q) / prior.b_q,
+        rng.gamma(prior.a_C) / prior.b_C,
+    )
+    alpha, beta = (0.0, 0.0) if prior.anchor_sd is None else rng.normal(0, prior.anchor_sd, 2)
+    theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
+    phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)
+    if prior.is_anchored:
+        phi.reshape(-1)[:: n_classes + 1] += alpha
+        Pattern.of(graph.weights).add_to(phi, beta)
+    phi -= phi.mean(axis=0)
+    latents = Latents(theta, phi, float(alpha), float(beta))
+    confusion = latents.confusion
+    columns = rng.multinomial(sizes, confusion.T).T
+    target = rng.multinomial(n_target, softmax(theta) @ confusion.T)
+    return Simulation(ShiftCounts(columns, target, graph.labels), latents, tau)

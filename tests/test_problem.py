@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+import gsb3se as gs
+from gsb3se.problem import Problem
+
+
+def test_problem_checks_counts_and_graph_against_each_other():
+    counts = gs.ShiftCounts(np.eye(3, dtype=int), [1, 1, 1], labels=["a", "b", "c"])
+    with pytest.raises(ValueError, match="3 classes and the graph 4"):
+        Problem(counts, gs.LabelGraph.exchangeable(4))
+    shuffled = gs.LabelGraph.exchangeable(3, labels=["b", "a", "c"])
+    with pytest.raises(ValueError, match="reordered"):
+        Problem(counts, shuffled)
+    assert Problem(counts, shuffled.reordered(["a", "b", "c"])).n_classes == 3
+    unnamed = gs.ShiftCounts(np.eye(3, dtype=int), [1, 1, 1])
+    assert Problem(unnamed, shuffled).graph is shuffled
+    assert Problem(counts).graph.is_exchangeable
+
+
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "1", None])
+def test_prior_rejects_what_is_not_positive(value):
+    with pytest.raises(ValueError, match="a_q must be a positive"):
+        gs.Prior(a_q=value)
+
+
+def test_integer_labels_in_another_order_are_not_taken_for_positions():
+    counts = gs.ShiftCounts(np.eye(3, dtype=int), [1, 1, 1])
+    with pytest.raises(ValueError, match="another order"):
+        Problem(counts, gs.LabelGraph.exchangeable(3, labels=[2, 1, 0]))

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+from problems import random_graph
+from scipy.stats import chi2, gamma, kstest
+
+import gsb3se as gs
+from gsb3se import model
+from gsb3se.problem import Problem
+
+
+def test_simulated_fields_follow_their_law():
+    """tau * theta'L theta is chi-squared with K - 1 degrees of freedom, columns likewise."""
+    rng = np.random.default_rng(0)
+    for kind in ("knn", "exchangeable"):
+        graph = random_graph(6, kind, rng)
+        forms_q, forms_c, taus = [], [], []
+        for seed in range(400):
+            drawn = gs.simulate(graph, gs.Prior.anchored(2, 3, 1.5, 0.5), 2, 5, seed)
+            problem = Problem(drawn.counts, graph, gs.Prior.anchored(2, 3, 1.5, 0.5))
+            rate = model.tau_conditionals(problem, drawn.latents).rate
+            forms_q.append(2 * (rate.q - 3) * drawn.tau.q)
+            forms_c.append(2 * (rate.C - 0.5) * drawn.tau.C)
+            taus.append(drawn.tau.q)
+        assert kstest(forms_q, chi2(5).cdf).pvalue > 1e-3
+        assert kstest(forms_c, chi2(30).cdf).pvalue > 1e-3
+        assert kstest(taus, gamma(2, scale=1 / 3).cdf).pvalue > 1e-3
+
+
+def test_simulated_counts_follow_the_parameters():
+    graph = gs.LabelGraph.exchangeable(4)
+    drawn = gs.simulate(graph, gs.Prior(), 200_000, 400_000, seed=3)
+    rates = drawn.counts.confusion_rates.toarray()
+    np.testing.assert_allclose(rates, drawn.confusion, atol=0.01)
+    r = drawn.confusion @ drawn.q
+    np.testing.assert_allclose(drawn.counts.target / 400_000, r, atol=0.01)
+
+
+def test_simulation_repeats_with_its_seed_and_takes_sizes_a_class():
+    graph = gs.LabelGraph.exchangeable(3, labels=["a", "b", "c"])
+    one, other = (gs.simulate(graph, gs.Prior(), [0, 5, 9], 20, seed=1) for _ in range(2))
+    assert one.counts == other.counts
+    assert one.counts.validation_sizes.tolist() == [0, 5, 9]
+    assert one.counts.labels == ("a", "b", "c")
+    with pytest.raises(ValueError, match="n_target at least 1"):
+        gs.simulate(graph, gs.Prior(), 5, 0, seed=1)
