@@ -172,6 +172,7 @@ class Curvature:
     ) -> None:
         if kind not in ("exact", "gauss-newton", "fisher"):
             raise ValueError(f"kind must be 'exact', 'gauss-newton' or 'fisher'; got {kind!r}")
+        _check_shapes(problem, latents)
         self._problem = problem
         self._q = latents.q
         self._confusion = np.ascontiguousarray(latents.confusion)
@@ -270,6 +271,7 @@ class _Energy:
     """
 
     def __init__(self, problem: Problem, latents: Latents) -> None:
+        _check_shapes(problem, latents)
         self._problem = problem
         laplacian = problem.graph.laplacian
         self.laplacian_theta: Vector = laplacian @ latents.theta
@@ -316,6 +318,7 @@ class _Forward:
     @classmethod
     def at(cls, problem: Problem, latents: Latents, memory: Matrix) -> _Forward:
         """Evaluate at the latents; exp(phi) is written into ``memory``."""
+        _check_shapes(problem, latents)
         theta, phi, q = latents.theta, latents.phi, latents.q
         ones = np.ones(problem.n_classes)
         with np.errstate(over="ignore"):
@@ -342,6 +345,15 @@ class _Forward:
         value += problem.target @ log_r
         nu = np.divide(problem.target, r, where=seen & (r >= _TINY), out=np.zeros_like(r))
         return cls(q, exp_phi, totals, nu, tiny, expected, float(value))
+
+
+def _check_shapes(problem: Problem, latents: Latents) -> None:
+    n = problem.n_classes
+    if np.shape(latents.theta) != (n,) or np.shape(latents.phi) != (n, n):
+        raise ValueError(
+            f"theta must be ({n},) and phi ({n}, {n}) for this problem; got "
+            f"{np.shape(latents.theta)} and {np.shape(latents.phi)}"
+        )
 
 
 def _joint_value(problem: Problem, forward: _Forward, energy: _Energy, tau: Strengths) -> float:

@@ -263,3 +263,17 @@ def test_unknown_hessian_kind_is_named():
     problem, point, tau = random_problem(3, 0, False)
     with pytest.raises(ValueError, match="'newton'"):
         Curvature(problem, point, tau, "newton")
+
+
+def test_latents_of_another_size_are_named():
+    problem, point, tau = random_problem(3, 0, False)
+    wrong = Latents(point.theta[:2], point.phi)
+    message = r"theta must be \(3,\) and phi \(3, 3\).*got \(2,\) and \(3, 3\)"
+    with pytest.raises(ValueError, match=message):
+        model.log_likelihood(problem, wrong.theta, wrong.phi)
+    with pytest.raises(ValueError, match=message):
+        model.log_joint_and_gradient(problem, wrong, tau)
+    with pytest.raises(ValueError, match=message):
+        Curvature(problem, wrong, tau)
+    with pytest.raises(ValueError, match=message):
+        Curvature(problem, point, tau).product(wrong)
