@@ -207,6 +207,7 @@ class Curvature:
         - q_i (v_i - q.v)(nu - w_i) + q_i dw_i], where dw_i = U_i.V_i, U_i = c_i (nu - w_i).
         """
         problem, tau, q, confusion = self._problem, self._tau, self._q, self._confusion
+        _check_shapes(problem, direction)
         v, columns = direction.theta, direction.phi
         moved = q * (v - q @ v)
         with problem.scratch() as memory:
