@@ -53,13 +53,17 @@ def _solve(matrix: Matrix, observed: Vector) -> Vector:
             try:
                 return solve(matrix, observed)
             except (LinAlgError, LinAlgWarning):
-                warnings.warn(
-                    "the confusion rates are singular, so BBSE's q is one of many solutions (the "
-                    "one of least norm): use more validation rows, or a Bayesian backend",
-                    GSB3SEWarning,
-                    stacklevel=4,
-                )
-    return lstsq(matrix, observed)[0]
+                pass  # singular, or as good as
+    solution, _, rank, _ = lstsq(matrix, observed, cond=1e-10)
+    if rank < matrix.shape[1]:
+        warnings.warn(
+            f"the confusion rates are singular (rank {rank} for {matrix.shape[1]} classes), so "
+            "BBSE's q is one of many solutions, the one of least norm: use more validation rows, "
+            "RLLS, MLLS or a Bayesian backend",
+            GSB3SEWarning,
+            stacklevel=3,
+        )
+    return solution
 
 
 def rlls(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) -> Vector:
@@ -111,14 +115,19 @@ def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
         misfit = np.linalg.norm(joint @ x - shift)
         return x, 2 * np.log(root) + np.log(np.linalg.norm(x)) - np.log(np.maximum(misfit, 1e-300))
 
-    size = 2 * np.log(np.linalg.norm(joint))
-    low, high = size - 32.0, size + 32.0
-    x, slope = on_frontier(low)
-    if rho == 0 or slope >= np.log(rho):  # fitting the frequencies is worth any |x|
-        return x
-    if on_frontier(high)[1] <= np.log(rho):  # no shift is worth its norm
-        return np.zeros(n_classes)
-    log_mu = brentq(lambda t: on_frontier(t)[1] - np.log(rho), low, high, xtol=1e-8)
+    if np.linalg.norm(joint.T @ shift) <= rho * np.linalg.norm(shift):
+        return np.zeros(n_classes)  # no shift is worth its norm
+    # Walk along the frontier until its slope passes rho; past either end there is only rounding.
+    aim = np.log(rho) if rho > 0 else -np.inf
+    start = here = 2 * np.log(np.linalg.norm(joint))
+    x, slope = on_frontier(here)
+    stride = 4.0 if slope < aim else -4.0
+    while (slope < aim) == (stride > 0):
+        here += stride
+        x, slope = on_frontier(here)
+        if not -32.0 < here - start < 24.0:
+            return x
+    log_mu = brentq(lambda t: on_frontier(t)[1] - aim, here, here - stride, xtol=1e-8)
     return on_frontier(log_mu)[0]
 
 

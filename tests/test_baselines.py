@@ -57,6 +57,18 @@ def test_singular_rates_give_the_least_norm_solution_and_a_note():
     np.testing.assert_allclose(q, [0.25, 0.25, 0.5], atol=1e-9)
 
 
+def test_near_singular_directions_are_cut_off_not_amplified():
+    """Two columns that differ by rounding: their difference must not get a huge coefficient."""
+    counts = ShiftCounts([[30, 10, 0], [70, 90, 0], [0, 0, 0]], [40, 50, 10])
+    twin = ShiftCounts(
+        [[300, 300, 0], [700, 700, 1], [0, 0, 999]], [300, 600, 100], labels=["a", "b", "c"]
+    )
+    for case in (counts, twin):
+        with pytest.warns(GSB3SEWarning):
+            raw = baselines.bbse(case, project=False)
+        assert np.abs(raw).max() < 5
+
+
 def test_classes_without_validation_rows_are_named_and_get_nothing():
     counts = ShiftCounts([[5, 0, 0], [0, 5, 0], [0, 0, 0]], [3, 5, 2], labels=["a", "b", "c"])
     for method in (baselines.bbse, baselines.rlls, baselines.mlls):
@@ -176,6 +188,25 @@ def test_rlls_weights_beat_every_feasible_neighbour(case, scale):
         for _ in range(30):
             other = np.maximum(x + size * rng.standard_normal(n), -1)
             assert rlls_objective(counts, other, rho) >= reached - 1e-9
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.9, 0.9999, 1.0001])
+def test_rlls_near_the_point_where_no_shift_is_worth_its_norm(fraction):
+    counts, _ = random_counts(6, 5)
+    m = counts.n_validation
+    joint = counts.confusion.toarray() / m
+    shift = counts.target / counts.n_target - joint.sum(axis=1)
+    log_term = np.log(2 * 6 / 0.05)
+    unit = 3 * (2 * log_term / (3 * m) + np.sqrt(2 * log_term / m))
+    rho = fraction * np.linalg.norm(joint.T @ shift) / np.linalg.norm(shift)
+    x = baselines.rlls_weights(counts, rho / unit) - 1
+    assert (np.linalg.norm(x) > 0) == (fraction < 1)
+    reached = rlls_objective(counts, x, rho)
+    rng = np.random.default_rng(0)
+    for size in 10.0 ** np.arange(-7, 1):
+        for _ in range(50):
+            other = np.maximum(x + size * rng.standard_normal(6), -1)
+            assert rlls_objective(counts, other, rho) >= reached - 1e-12
 
 
 def test_rlls_ends_at_its_limits():
