@@ -116,9 +116,9 @@ class Objective:
                 f"confusion must be (K, K) and target (K,) for the graph's K = "
                 f"{self.graph.n_classes}; got {confusion.shape} and {target.shape}"
             )
-        if (confusion < 0).any() or abs(confusion.sum(axis=0) - 1).max() > 1e-6:
+        if not ((confusion >= 0).all() and abs(confusion.sum(axis=0) - 1).max() <= 1e-6):
             raise ValueError("the columns of confusion must be non-negative and sum to 1")
-        if not target.sum() > 0 or (target < 0).any() or self.tau_q < 0:
+        if not (0 < target.sum() < np.inf and (target >= 0).all() and 0 <= self.tau_q < np.inf):
             raise ValueError("target counts must be non-negative with a positive sum, tau_q >= 0")
         object.__setattr__(self, "confusion", confusion)
         object.__setattr__(self, "target", target)
@@ -127,22 +127,32 @@ class Objective:
         """F(q)."""
         q, n_target = np.asarray(q, float), self.target.sum()
         divergence = rel_entr(self.target / n_target, self.confusion @ q).sum()
+        if self.tau_q == 0:  # then q may lie on the boundary
+            return float(n_target * divergence)
         theta = centred_log(q)
-        return float(
-            n_target * divergence + self.tau_q / 2 * theta @ (self.graph.laplacian @ theta)
-        )
+        roughness = theta @ (self.graph.laplacian @ theta)
+        return float(n_target * divergence + self.tau_q / 2 * roughness)
 
     def gradient(self, q: ArrayLike) -> Vector:
         """dF/dq_i = -(C' target / r)_i + tau_q (L theta)_i / q_i."""
         q = np.asarray(q, float)
+        if self.tau_q == 0:
+            return -self.responsibility(q)
         force = self.graph.laplacian @ centred_log(q)
-        return -self.confusion.T @ (self.target / (self.confusion @ q)) + self.tau_q * force / q
+        return -self.responsibility(q) + self.tau_q * force / q
+
+    def responsibility(self, q: ArrayLike) -> Vector:
+        """C'(target / r); n' in every entry where the likelihood is at rest inside the simplex."""
+        r = self.confusion @ np.asarray(q, float)
+        seen = self.target > 0  # an unseen class says nothing, even where r underflows
+        return self.confusion[seen].T @ (self.target[seen] / r[seen])
 
     def hessian_product(self, q: ArrayLike, v: ArrayLike) -> Vector:
         """(d2F/dq2) v."""
         q, v = np.asarray(q, float), np.asarray(v, float)
-        r = self.confusion @ q
-        likelihood = self.confusion.T @ (self.target / r**2 * (self.confusion @ v))
+        seen = self.target > 0
+        confusion, r = self.confusion[seen], self.confusion[seen] @ q
+        likelihood = confusion.T @ (self.target[seen] / r**2 * (confusion @ v))
         force = self.graph.laplacian @ centred_log(q)
         spread = self.graph.laplacian @ (v / q)
         return likelihood + self.tau_q * (spread / q - force * v / q**2)
@@ -154,8 +164,7 @@ def natural_gradient(objective: Objective, q: ArrayLike) -> Vector:
     It equals the plain gradient of F in theta. (The paper multiplies L theta by q.)
     """
     q = np.asarray(q, float)
-    ratio = objective.target / (objective.confusion @ q)
-    pull = q * (objective.target.sum() - objective.confusion.T @ ratio)
+    pull = q * (objective.target.sum() - objective.responsibility(q))
     return pull + objective.tau_q * (objective.graph.laplacian @ centred_log(q))
 
 
@@ -210,10 +219,15 @@ def replicator_laplacian_flow(
     if (q == 0).any():
         raise ValueError("start must be an interior point, all classes positive")
     times = np.asarray(times, dtype=float)
+    if times.ndim != 1 or len(times) < 2 or not (np.diff(times) > 0).all():
+        raise ValueError("times must hold at least two moments, each later than the one before")
 
     def velocity(_: float, theta: Vector) -> Vector:
+        """d log q / dt, centred; written so that an entry of q may underflow where tau_q is 0."""
         point = softmax(theta)
-        relative = -natural_gradient(objective, point) / point
+        relative = objective.responsibility(point) - objective.target.sum()
+        if objective.tau_q > 0:
+            relative -= objective.tau_q * (objective.graph.laplacian @ theta) / point
         return relative - relative.mean()
 
     solution = solve_ivp(
@@ -238,5 +252,7 @@ def m_projection(target_frequencies: ArrayLike, confusion: ArrayLike) -> Proport
     nothing; otherwise q is on the boundary. The same as MLLS on hard predictions.
     """
     confusion = np.asarray(confusion, float)
+    if confusion.ndim != 2 or not (confusion >= 0).all():
+        raise ValueError(f"confusion must be a non-negative matrix; got shape {confusion.shape}")
     r_hat = as_distribution(target_frequencies, "target_frequencies", len(confusion))
     return mixture_proportions(confusion, r_hat)

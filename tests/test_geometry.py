@@ -168,6 +168,9 @@ def test_m_projection_is_exact_inside_and_mlls_in_general():
         ({"confusion": np.full((2, 2), 0.4)}, "sum to 1"),
         ({"target": np.array([-1.0, 2.0])}, "non-negative"),
         ({"tau_q": -1.0}, "tau_q >= 0"),
+        ({"tau_q": np.nan}, "tau_q >= 0"),
+        ({"confusion": np.full((2, 2), np.nan)}, "sum to 1"),
+        ({"target": np.array([np.nan, 2.0])}, "non-negative"),
     ],
 )
 def test_bad_objectives_are_named(change, message):
@@ -179,6 +182,29 @@ def test_bad_objectives_are_named(change, message):
     }
     with pytest.raises(ValueError, match=message):
         Objective(**(given | change))
+
+
+def test_without_laplacian_the_flow_may_run_into_the_boundary():
+    confusion = np.array([[0.8, 0.3], [0.2, 0.7]])
+    objective = Objective(confusion, np.array([95.0, 5.0]), LabelGraph.exchangeable(2), 0.0)
+    flow = geometry.replicator_laplacian_flow(objective, [0.5, 0.5], [0.0, 1.0, 1e4])
+    np.testing.assert_allclose(flow.q[-1], [1.0, 0.0], atol=1e-12)
+    assert np.isfinite(flow.values).all()
+
+
+def test_a_class_that_cannot_be_predicted_and_was_not_says_nothing():
+    graph = LabelGraph.exchangeable(2)
+    objective = Objective(np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([5.0, 0.0]), graph, 1.0)
+    np.testing.assert_allclose(objective.gradient([0.5, 0.5]), [-5.0, -5.0])
+    np.testing.assert_allclose(geometry.natural_gradient(objective, [0.5, 0.5]), 0.0, atol=1e-12)
+    assert np.isfinite(objective.hessian_product([0.4, 0.6], [1.0, -1.0])).all()
+
+
+@pytest.mark.parametrize("times", [[0.0], [], [1.0, 0.0], [0.0, 2.0, 1.0], 3.0, [[0.0, 1.0]]])
+def test_times_that_do_not_advance_are_refused(times):
+    objective, q, _ = random_case(3, 0)
+    with pytest.raises(ValueError, match="times must hold at least two moments"):
+        geometry.replicator_laplacian_flow(objective, q, times)
 
 
 def test_a_flow_from_the_boundary_is_refused():
