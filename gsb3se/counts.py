@@ -15,6 +15,8 @@ from scipy import sparse
 from gsb3se.files import load_arrays, save_arrays
 from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
 
+_LARGEST_COUNT = 2**53  # up to here a float holds every whole number
+
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class ShiftCounts:
@@ -190,7 +192,7 @@ class ShiftCounts:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ShiftCounts:
         """Load what :meth:`save` wrote."""
-        arrays = load_arrays(path, "ShiftCounts")
+        arrays = load_arrays(path, "ShiftCounts", "data", "indices", "indptr", "target", "labels")
         n_classes = len(arrays["target"])
         compressed = (arrays["data"], arrays["indices"], arrays["indptr"])
         matrix = sparse.csc_array(compressed, shape=(n_classes, n_classes))
@@ -235,3 +237,5 @@ def _check_counts(values: NDArray[np.generic], name: str) -> None:
             raise ValueError(f"{name} must be whole numbers; found {values[fractional][0]}")
     if values.min() < 0:
         raise ValueError(f"{name} must not be negative; found {values.min()}")
+    if values.max() > _LARGEST_COUNT:
+        raise ValueError(f"{name} must not exceed 2^53; found {values.max()}")

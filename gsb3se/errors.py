@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from numbers import Integral
 from types import ModuleType
 
 
@@ -40,3 +41,14 @@ def some_of(items: Sequence[object], most: int = 5) -> str:
     """
     shown = ", ".join(repr(item) for item in items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def as_whole_number(value: object, name: str, least: int) -> int:
+    """Check that a value is a whole number of at least ``least``.
+
+    >>> as_whole_number(3, "k", least=1)
+    3
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
+        return int(value)
+    raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}")

@@ -13,6 +13,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from gsb3se.errors import some_of
+
 FORMAT_VERSION = 1
 
 
@@ -52,17 +54,21 @@ def save_arrays(path: str | os.PathLike[str], kind: str, **arrays: object) -> No
     write_atomically(path, lambda file: np.savez_compressed(file, **content))  # type: ignore[arg-type]
 
 
-def load_arrays(path: str | os.PathLike[str], kind: str) -> dict[str, NDArray[np.generic]]:
+def load_arrays(
+    path: str | os.PathLike[str], kind: str, *required: str
+) -> dict[str, NDArray[np.generic]]:
     """Load what :func:`save_arrays` wrote for this kind; pickles are refused."""
     arrays = read_npz(path)
     found = str(arrays.get("kind", "unknown"))
     if found != kind:
         raise ValueError(f"{path} holds no {kind}: its kind is {found!r}")
-    if int(arrays["version"]) > FORMAT_VERSION:
+    if int(arrays.get("version", 0)) > FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {int(arrays['version'])} and this gsb3se reads up to "
             f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
         )
+    if missing := [name for name in required if name not in arrays]:
+        raise ValueError(f"{path} is damaged: it lacks {some_of(missing)}")
     return arrays
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from gsb3se.errors import some_of
+from gsb3se.errors import as_whole_number, some_of
 from gsb3se.files import load_arrays, save_arrays
 from gsb3se.labels import Label, as_labels
 from gsb3se.neighbours import (
@@ -104,9 +104,8 @@ class LabelGraph:
         connect them, listed in :attr:`bridges`. Work O(K^2 d), memory O(K d).
         """
         points = _points(embeddings, normalise)
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"k must be a whole number of at least 1; got {k!r}")
-        edges = nearest_neighbour_edges(points, min(int(k), len(points) - 1))
+        k = as_whole_number(k, "k", least=1)
+        edges = nearest_neighbour_edges(points, min(k, len(points) - 1))
         bridges = shortest_bridges(points, edges)
         return cls._from_lengths(
             len(points),
@@ -177,7 +176,7 @@ class LabelGraph:
         LabelGraph(4 labels, 3 edges, 1 of them to join its parts)
         """
         tree = read_taxonomy(parents, labels)
-        edges, lengths = tree.edges(k)
+        edges, lengths = tree.edges(as_whole_number(k, "k", least=1))
         bridges, bridge_lengths = tree.bridges(components(edges, len(tree.labels))[1])
         return cls._from_lengths(
             len(tree.labels), edges, lengths, bridges, bridge_lengths, tree.labels
@@ -214,8 +213,7 @@ class LabelGraph:
         >>> LabelGraph.exchangeable(1000).algebraic_connectivity
         1.0
         """
-        if n_classes < 2:
-            raise ValueError(f"a label graph needs at least 2 labels; got {n_classes}")
+        n_classes = as_whole_number(n_classes, "n_classes", least=2)
         names = None if labels is None else as_labels(labels, n_classes)
         return cls(IdentityPlusOnes(n_classes, -1.0 / n_classes, 1.0 / n_classes), names)
 
@@ -393,7 +391,7 @@ class LabelGraph:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
         """Load what :meth:`save` wrote."""
-        arrays = load_arrays(path, "LabelGraph")
+        arrays = load_arrays(path, "LabelGraph", "n_classes", "bridges")
         n = int(arrays["n_classes"])
         labels = arrays["labels"].tolist() if "labels" in arrays else None
         if "data" not in arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Prior:
             value = getattr(self, name)
             if value is None and name == "anchor_sd":
                 continue
-            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a positive finite number; got {value!r}")
 
     @classmethod

@@ -73,7 +73,15 @@ class Problem:
     def __init__(
         self, counts: ShiftCounts, graph: LabelGraph | None = None, prior: Prior | None = None
     ) -> None:
+        if not isinstance(counts, ShiftCounts):
+            raise TypeError(f"counts must be ShiftCounts; got {type(counts).__name__}")
         graph = LabelGraph.exchangeable(counts.n_classes) if graph is None else graph
+        prior = Prior() if prior is None else prior
+        if not isinstance(graph, LabelGraph) or not isinstance(prior, Prior):
+            raise TypeError(
+                f"graph must be a LabelGraph and prior a Prior; got {type(graph).__name__} and "
+                f"{type(prior).__name__}"
+            )
         if graph.n_classes != counts.n_classes:
             raise ValueError(
                 f"the counts have {counts.n_classes} classes and the graph {graph.n_classes}: "
@@ -89,7 +97,7 @@ class Problem:
             )
         object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "prior", Prior() if prior is None else prior)
+        object.__setattr__(self, "prior", prior)
 
     @property
     def n_classes(self) -> int:

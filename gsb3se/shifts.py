@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gsb3se.errors import some_of
+from gsb3se.errors import as_whole_number, some_of
 from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
 from gsb3se.simplex import Vector, as_distribution, softmax
@@ -26,6 +26,7 @@ def dirichlet(
     >>> q.shape, round(float(q.sum()), 12)
     ((4,), 1.0)
     """
+    n_classes = as_whole_number(n_classes, "n_classes", least=2)
     _check_positive(alpha, "alpha")
     if base not in ("ones", "ramp"):
         raise ValueError(f"base must be 'ones' or 'ramp'; got {base!r}")
@@ -42,6 +43,9 @@ def power_law(n_classes: int, exponent: float, seed: Seed | None = None) -> Vect
     >>> power_law(3, exponent=1.0).round(4).tolist()
     [0.5455, 0.2727, 0.1818]
     """
+    n_classes = as_whole_number(n_classes, "n_classes", least=2)
+    if not np.isfinite(exponent):
+        raise ValueError(f"exponent must be finite; got {exponent}")
     q = np.arange(1.0, n_classes + 1) ** -float(exponent)
     q /= q.sum()
     return q if seed is None else np.random.default_rng(seed).permutation(q)
@@ -53,6 +57,7 @@ def tweak_one(n_classes: int, index: int, mass: float) -> Vector:
     >>> tweak_one(3, index=0, mass=0.8).round(12).tolist()
     [0.8, 0.1, 0.1]
     """
+    n_classes = as_whole_number(n_classes, "n_classes", least=2)
     if not 0 <= mass <= 1:
         raise ValueError(f"mass must lie in [0, 1]; got {mass}")
     q = np.full(n_classes, (1.0 - mass) / (n_classes - 1))
@@ -124,8 +129,7 @@ def draw_target(
     40
     """
     codes, names, q = _pool(y_pool, q, labels)
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}")
+    n = as_whole_number(n, "n", least=1)
     rng = np.random.default_rng(seed)
     supply = np.bincount(codes, minlength=len(names))
     demand = rng.multinomial(n, q)
@@ -167,8 +171,8 @@ def _pool(
 
 
 def _check_positive(value: float, name: str) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive; got {value}")
+    if not 0 < value < np.inf:
+        raise ValueError(f"{name} must be positive and finite; got {value}")
 
 
 def _as_index(index: int, n_classes: int) -> int:

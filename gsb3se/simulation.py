@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.counts import ShiftCounts
+from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
 from gsb3se.model import Latents, Strengths
 from gsb3se.prior import Prior
@@ -55,9 +56,14 @@ def simulate(
     """
     rng = np.random.default_rng(seed)
     n_classes = graph.n_classes
-    sizes = np.broadcast_to(np.asarray(n_source), (n_classes,))
-    if sizes.dtype.kind not in "iu" or (sizes < 0).any() or n_target < 1:
-        raise ValueError("n_source must hold whole numbers, none negative, and n_target at least 1")
+    n_target = as_whole_number(n_target, "n_target", least=1)
+    sizes = np.asarray(n_source)
+    if sizes.shape not in ((), (n_classes,)) or sizes.dtype.kind not in "iu" or (sizes < 0).any():
+        raise ValueError(
+            f"n_source must be a whole number, none negative, or {n_classes} of them, one a class; "
+            f"got {n_source!r}"
+        )
+    sizes = np.broadcast_to(sizes, (n_classes,))
     tau = Strengths(
         rng.gamma(prior.a_q) / prior.b_q,
         rng.gamma(prior.a_C) / prior.b_C,

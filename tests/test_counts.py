@@ -89,6 +89,7 @@ def test_empty_classes_are_allowed_and_listed():
         ([[1, np.nan], [0, 1]], [1, 1], None, "must be finite; found nan"),
         ([[1, 0], [0, 1]], [1, np.inf], None, "target counts must be finite; found inf"),
         ([[1, 0], [0, 1]], [1, -1], None, "target counts must not be negative"),
+        ([[1, 0], [0, 1]], [1, 1e19], None, "must not exceed"),
         ([[1, 0], [0, 1]], ["a", "b"], None, "target counts must be numbers"),
         ([[1, 0, 0], [0, 1, 0]], [1, 1], None, r"square.*got shape \(2, 3\)"),
         ([1, 2], [1, 1], None, r"got shape \(2,\)"),

@@ -36,6 +36,12 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path):
         ShiftCounts.load(tmp_path / "new.npz")
 
 
+def test_a_file_that_lacks_something_is_damaged(tmp_path):
+    save_arrays(tmp_path / "part.npz", "ShiftCounts", target=[1, 2])
+    with pytest.raises(ValueError, match="damaged: it lacks 'data', 'indices'"):
+        ShiftCounts.load(tmp_path / "part.npz")
+
+
 def test_pickles_and_garbage_are_refused(tmp_path):
     np.savez(tmp_path / "pickle.npz", kind="ShiftCounts", data=np.array([print], dtype=object))
     (tmp_path / "text.npz").write_text("no archive")

@@ -221,8 +221,9 @@ def test_wrong_labels_are_named():
         LabelGraph.knn(np.eye(3), 1, labels=["a"])
     with pytest.raises(ValueError, match="more than once: 'a'"):
         LabelGraph.exchangeable(2, labels=["a", "a"])
-    with pytest.raises(ValueError, match="at least 2 labels"):
-        LabelGraph.exchangeable(1)
+    for n_classes in (1, 2.5, "3"):
+        with pytest.raises(ValueError, match="n_classes must be a whole number of at least 2"):
+            LabelGraph.exchangeable(n_classes)
 
 
 @pytest.mark.parametrize(

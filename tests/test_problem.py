@@ -18,7 +18,7 @@ def test_problem_checks_counts_and_graph_against_each_other():
     assert Problem(counts).graph.is_exchangeable
 
 
-@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "1", None])
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "1", None, True])
 def test_prior_rejects_what_is_not_positive(value):
     with pytest.raises(ValueError, match="a_q must be a positive"):
         gs.Prior(a_q=value)
@@ -28,3 +28,17 @@ def test_integer_labels_in_another_order_are_not_taken_for_positions():
     counts = gs.ShiftCounts(np.eye(3, dtype=int), [1, 1, 1])
     with pytest.raises(ValueError, match="another order"):
         Problem(counts, gs.LabelGraph.exchangeable(3, labels=[2, 1, 0]))
+
+
+def test_numpy_numbers_are_numbers_to_a_prior():
+    assert gs.Prior(a_q=np.float32(2), b_q=np.int64(3)) == gs.Prior(2.0, 3.0)
+
+
+def test_other_things_are_not_taken_for_counts_graph_or_prior():
+    counts = gs.ShiftCounts(np.eye(2, dtype=int), [1, 1])
+    with pytest.raises(TypeError, match="counts must be ShiftCounts; got int"):
+        Problem(5)
+    with pytest.raises(TypeError, match="got int and Prior"):
+        Problem(counts, 5)
+    with pytest.raises(TypeError, match="got LabelGraph and int"):
+        Problem(counts, prior=5)

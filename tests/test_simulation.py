@@ -41,5 +41,15 @@ def test_simulation_repeats_with_its_seed_and_takes_sizes_a_class():
     assert one.counts == other.counts
     assert one.counts.validation_sizes.tolist() == [0, 5, 9]
     assert one.counts.labels == ("a", "b", "c")
-    with pytest.raises(ValueError, match="n_target at least 1"):
-        gs.simulate(graph, gs.Prior(), 5, 0, seed=1)
+
+
+@pytest.mark.parametrize("n_source", [-1, 2.5, [1, 2], [1, 2, -3], "5"])
+def test_bad_validation_sizes_are_named(n_source):
+    with pytest.raises(ValueError, match="n_source must be a whole number"):
+        gs.simulate(gs.LabelGraph.exchangeable(3), gs.Prior(), n_source, 5, seed=0)
+
+
+@pytest.mark.parametrize("n_target", [0, -3, 5.5])
+def test_bad_target_sizes_are_named(n_target):
+    with pytest.raises(ValueError, match="n_target must be a whole number of at least 1"):
+        gs.simulate(gs.LabelGraph.exchangeable(3), gs.Prior(), 5, n_target, seed=0)
