@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +74,32 @@ def load_arrays(
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     """All arrays of an NPZ file; object arrays, which would be pickles, are refused."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it holds a single array")
-        with archive:
+    archive = _load(path, np.lib.npyio.NpzFile, "an NPZ file of plain arrays")
+    with archive:
+        try:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not an NPZ file of plain arrays: {error}") from None
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            raise ValueError(f"{path} is not an NPZ file of plain arrays") from None
+
+
+def read_npy(path: str | os.PathLike[str]) -> NDArray[np.generic]:
+    """The array of an NPY file; an object array, which would be a pickle, is refused."""
+    return _load(path, np.ndarray, "an NPY file of a plain array")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A text file, which must be UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
+
+
+def _load(path: str | os.PathLike[str], kind: type, expected: str) -> Any:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        loaded = None  # numpy's own message would suggest to unpickle the file
+    if not isinstance(loaded, kind):
+        raise ValueError(f"{path} is not {expected}")
+    return loaded

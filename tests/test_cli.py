@@ -146,6 +146,11 @@ def test_integer_labels_in_csv_sort_as_numbers_and_other_columns_can_be_named(ru
             "no does not exist",
         ),
         (["--validation", "val.csv", "--target", "new.csv", "--method", "em"], "em needs an array"),
+        (
+            ["--validation", "val.csv", "--target", "latin.csv"],
+            "latin.csv is not UTF-8 text (byte 11)",
+        ),
+        (["--validation", "val.csv", "--target", "twice.csv"], "more than one column 'prediction'"),
         (["--counts", "val.txt"], "not an NPZ file"),
         (["--counts", "val.txt", "--target", "new.csv"], "not both"),
     ],
@@ -156,6 +161,8 @@ def test_baselines_say_what_is_wrong(run, predictions, tmp_path, arguments, mess
     (tmp_path / "holes.csv").write_text("prediction,x\nant,1\n,2\n")
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("prediction\n")
+    (tmp_path / "latin.csv").write_bytes(b"prediction\n\xff\n")
+    (tmp_path / "twice.csv").write_text("prediction,prediction\nant,bee\n")
     before = sorted(tmp_path.iterdir())
     assert failed_with(run("baselines", *arguments), message)
     assert sorted(tmp_path.iterdir()) == before
@@ -201,6 +208,7 @@ def test_graph_build_from_a_taxonomy(run, tmp_path):
         (["e.npz", "--out", "g.txt"], "--out must end in .npz"),
         (["x.npz", "--out", "g.npz"], "has no array 'embeddings'; it has other"),
         (["bad.json", "--out", "g.npz"], "bad.json is not valid JSON"),
+        (["bad.npy", "--out", "g.npz"], "bad.npy is not an NPY file of a plain array"),
         (["e.csv", "--out", "g.npz"], "expected a .txt, .json, .npy or .npz file"),
         (["e.npz", "--out", "g.npz", "-k", "0"], "k must be a whole number"),
     ],
@@ -209,6 +217,7 @@ def test_graph_build_says_what_is_wrong(run, tmp_path, arguments, message):
     np.savez("e.npz", embeddings=np.eye(4))
     np.savez("x.npz", other=np.eye(4))
     (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "bad.npy").write_text("?")
     (tmp_path / "e.csv").write_text("1,2")
     before = sorted(tmp_path.iterdir())
     assert failed_with(run("graph", "build", *arguments), message)

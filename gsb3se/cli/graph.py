@@ -11,7 +11,7 @@ from scipy import sparse
 
 from gsb3se.cli.console import console, plain_speech, table
 from gsb3se.cli.inputs import read_json, read_labels
-from gsb3se.files import read_npz
+from gsb3se.files import read_npy, read_npz
 from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label
 
@@ -71,7 +71,7 @@ def _build(
     source: Path, k: int, labels: tuple[Label, ...] | None, clip: dict[str, Any]
 ) -> LabelGraph:
     if source.suffix == ".npy":
-        return LabelGraph.knn(np.load(source, allow_pickle=False), k, labels=labels)
+        return LabelGraph.knn(read_npy(source), k, labels=labels)
     if source.suffix == ".npz":
         arrays = read_npz(source)
         if "embeddings" not in arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
-from gsb3se.files import read_npz
+from gsb3se.files import read_npz, read_text
 from gsb3se.labels import Label, as_labels
 
 PROBABILITIES = "probabilities"
@@ -78,19 +79,18 @@ def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
 
 
 def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        _check_columns(path, wanted, header)
-        places = [header.index(name) for name in wanted]
-        values: list[list[str]] = [[] for _ in wanted]
-        for row in rows:
-            if not row:
-                continue
-            for place, column, name in zip(places, values, wanted, strict=True):
-                if place >= len(row) or row[place] == "":
-                    raise ValueError(f"{path}, line {rows.line_num}: the column {name!r} is empty")
-                column.append(row[place])
+    rows = csv.reader(io.StringIO(read_text(path), newline=""))
+    header = next(rows, [])
+    _check_columns(path, wanted, header)
+    places = [header.index(name) for name in wanted]
+    values: list[list[str]] = [[] for _ in wanted]
+    for row in rows:
+        if not row:
+            continue
+        for place, column, name in zip(places, values, wanted, strict=True):
+            if place >= len(row) or row[place] == "":
+                raise ValueError(f"{path}, line {rows.line_num}: the column {name!r} is empty")
+            column.append(row[place])
     return {name: np.array(column) for name, column in zip(wanted, values, strict=True)}
 
 
@@ -100,6 +100,8 @@ def _check_columns(path: Path, wanted: list[str], found: list[str]) -> None:
         raise ValueError(
             f"{path} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
         )
+    if twice := [name for name in wanted if found.count(name) > 1]:
+        raise ValueError(f"{path} has more than one column {some_of(twice)}")
 
 
 def _is_integer_text(column: NDArray[Any]) -> bool:
@@ -119,7 +121,7 @@ def read_labels(path: Path, like: NDArray[Any] | None = None) -> tuple[Label, ..
         if not isinstance(found, list):
             raise ValueError(f"{path}: expected a JSON list of labels")
         return as_labels(found)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     names = np.array([line.strip() for line in lines if line.strip()])
     if like is not None and like.dtype.kind in "iu" and _is_integer_text(names):
         names = names.astype(np.int64)
@@ -129,6 +131,6 @@ def read_labels(path: Path, like: NDArray[Any] | None = None) -> tuple[Label, ..
 def read_json(path: Path) -> Any:
     """Parse a JSON file, or say that it is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
