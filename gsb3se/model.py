@@ -176,7 +176,7 @@ class Curvature:
         self._problem = problem
         self._q = latents.q
         self._confusion = np.ascontiguousarray(latents.confusion)
-        self._r = self._confusion @ self._q
+        self._r = _times(self._confusion, self._q)
         if (self._r[problem.target > 0] < _TINY).any():
             raise FloatingPointError(
                 "the Hessian overflows here: a class that was predicted on the target has a "
@@ -189,7 +189,7 @@ class Curvature:
         # What the exact Hessian has beyond J' D J vanishes with these three.
         exact = float(kind == "exact")
         self._nu = exact * nu
-        self._w = self._confusion.T @ self._nu
+        self._w = _times(self._confusion.T, self._nu)
         self._pull = self._q * (self._w - exact * n_target)
         self._collapsed: tuple[GammaPair, _Energy] | None = None
         if tau is None:
@@ -212,11 +212,11 @@ class Curvature:
         moved = q * (v - q @ v)
         with problem.scratch() as memory:
             weighted = np.multiply(confusion, columns, out=memory)
-            means = np.ones(problem.n_classes) @ weighted
-            dw = self._nu @ weighted - self._w * means
-            dr = confusion @ (moved - q * means) + weighted @ q
+            means = weighted.sum(axis=0)
+            dw = _times(weighted.T, self._nu) - self._w * means
+            dr = _times(confusion, moved - q * means) + _times(weighted, q)
         y = self._weight * dr
-        back = confusion.T @ y
+        back = _times(confusion.T, y)
         prior_term = _Energy(problem, direction)
 
         pull = self._pull
@@ -241,8 +241,8 @@ class Curvature:
         phi = prior_term.laplacian_phi
         for rows, part, outer in _row_blocks(problem.n_classes):
             np.subtract(columns[rows], means, out=part)
-            part *= np.matmul(slope[0][rows], slope[1], out=outer)
-            part += np.matmul(level[0][rows], level[1], out=outer)
+            part *= _outer(slope[0][rows], slope[1], outer)
+            part += _outer(level[0][rows], level[1], outer)
             part *= confusion[rows]
             phi[rows] *= tau.C
             phi[rows] += part
@@ -252,7 +252,7 @@ class Curvature:
             along_q = energy.laplacian_theta @ v * conditionals.shape.q / conditionals.rate.q**2
             theta -= along_q * energy.laplacian_theta
             slope_alpha, slope_beta = energy.anchor_slopes
-            along_C = float(np.vdot(energy.laplacian_phi, columns))
+            along_C = _inner(energy.laplacian_phi, columns)
             along_C += slope_alpha * direction.alpha + slope_beta * direction.beta
             along_C *= conditionals.shape.C / conditionals.rate.C**2
             phi -= along_C * energy.laplacian_phi
@@ -290,7 +290,7 @@ class _Energy:
                 force.add_to(self.laplacian_phi, -strength)
             by_alpha = float(self.laplacian_phi.trace())
             self.anchor_slopes = -by_alpha, -problem.anchor.dot(self.laplacian_phi)
-        self.phi = float(np.vdot(phi, self.laplacian_phi))
+        self.phi = _inner(phi, self.laplacian_phi)
         self.phi += latents.alpha * self.anchor_slopes[0] + latents.beta * self.anchor_slopes[1]
 
     def tau_conditionals(self) -> GammaPair:
@@ -321,17 +321,16 @@ class _Forward:
         """Evaluate at the latents; exp(phi) is written into ``memory``."""
         _check_shapes(problem, latents)
         theta, phi, q = latents.theta, latents.phi, latents.q
-        ones = np.ones(problem.n_classes)
         with np.errstate(over="ignore"):
             exp_phi = np.exp(phi, out=memory)
-            totals = ones @ exp_phi
+            totals = exp_phi.sum(axis=0)
         log_totals = np.log(totals, where=totals > 0, out=np.full_like(totals, -np.inf))
         if not (np.abs(log_totals) < 600).all():  # shift only where the plain exponential fails
             shift = phi.max(axis=0)
             exp_phi = np.exp(np.subtract(phi, shift, out=memory), out=memory)
-            totals = ones @ exp_phi
+            totals = exp_phi.sum(axis=0)
             log_totals = np.log(totals) + shift
-        r = exp_phi @ (q / totals)
+        r = _times(exp_phi, q / totals)
 
         seen = problem.target > 0
         tiny = np.flatnonzero(seen & (r < _TINY))
@@ -394,7 +393,7 @@ def _gradient(
     d theta = sum_j T_j - n' q and d phi_i = n^S_i + T_i - (n_i + sum_j T_ji) c_i, less the priors.
     """
     share = forward.q / forward.totals
-    from_class = share * (forward.nu @ forward.exp_phi) + forward.tiny_expected.sum(axis=0)
+    from_class = share * _times(forward.exp_phi.T, forward.nu) + forward.tiny_expected.sum(axis=0)
     theta = from_class - problem.target.sum() * forward.q - tau.q * energy.laplacian_theta
 
     slope_alpha, slope_beta = (-tau.C * slope for slope in energy.anchor_slopes)
@@ -406,13 +405,30 @@ def _gradient(
     left = np.column_stack([forward.nu, np.ones_like(pull)])
     right = np.stack([share, -pull])
     for rows, part, _ in _row_blocks(problem.n_classes):
-        np.matmul(left[rows], right, out=part)
+        _outer(left[rows], right, part)
         part *= forward.exp_phi[rows]
         phi[rows] *= -tau.C
         phi[rows] += part
     phi[forward.tiny_rows] += forward.tiny_expected
     problem.cells.add_to(phi)
     return Latents(theta, phi, slope_alpha, slope_beta)
+
+
+# Products of K x K arrays. Not by BLAS: its threads wait for each other, which on a busy machine
+# takes many times longer than these products, all of them bound by memory.
+
+
+def _times(matrix: Matrix, vector: Vector) -> Vector:
+    return np.einsum("ji,i->j", matrix, vector)
+
+
+def _inner(one: Matrix, other: Matrix) -> float:
+    return float(np.einsum("ji,ji->", one, other))
+
+
+def _outer(left: Matrix, right: Matrix, out: Matrix) -> Matrix:
+    """left @ right for a few inner dimensions."""
+    return np.einsum("jk,ki->ji", left, right, out=out)
 
 
 def _row_blocks(n_classes: int) -> Iterator[tuple[slice, Matrix, Matrix]]:

@@ -53,7 +53,7 @@ class Pattern:
     def dot(self, array: Matrix) -> float:
         """Sum over all entries of pattern * array."""
         whole = self.constant * array.sum() if self.constant else 0.0
-        return float(self.values @ array.take(self.positions) + whole)
+        return float(np.einsum("i,i->", self.values, array.take(self.positions)) + whole)
 
 
 @dataclass(frozen=True, eq=False)
