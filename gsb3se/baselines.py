@@ -81,7 +81,7 @@ def rlls_weights(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) 
     error of J with probability 1 - delta; the authors' code takes a scale of 0.01, their theorem 1.
     (Azizzadenesheli et al., ICLR 2019.)
     """
-    if scale < 0 or not 0 < delta < 1:
+    if not (0 <= scale < np.inf and 0 < delta < 1):
         raise ValueError(f"expected scale >= 0 and 0 < delta < 1; got {scale} and {delta}")
     _known_classes(counts, "RLLS")
     m = counts.n_validation
@@ -101,7 +101,7 @@ def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
     from scipy.optimize import brentq, nnls
 
     n_classes = len(shift)
-    if not shift.any():
+    if np.linalg.norm(shift) < 1e-12:
         return np.zeros(n_classes)
 
     fit = np.column_stack([joint, shift + joint.sum(axis=1)])  # in terms of 1 + x >= 0
@@ -112,8 +112,9 @@ def _regularised_shift(joint: Matrix, shift: Vector, rho: float) -> Vector:
         triangle: Matrix = np.linalg.qr(np.concatenate([fit, ridge]), mode="r")  # type: ignore[assignment]
         triangle = triangle[:n_classes]
         x = nnls(triangle[:, :-1], triangle[:, -1], maxiter=30 * n_classes)[0] - 1.0
-        misfit = np.linalg.norm(joint @ x - shift)
-        return x, 2 * np.log(root) + np.log(np.linalg.norm(x)) - np.log(np.maximum(misfit, 1e-300))
+        norm, misfit = np.linalg.norm(x), np.linalg.norm(joint @ x - shift)
+        log_norm, log_misfit = np.log(np.maximum([norm, misfit], 1e-300))  # either may vanish
+        return x, float(log_mu + log_norm - log_misfit)
 
     if np.linalg.norm(joint.T @ shift) <= rho * np.linalg.norm(shift):
         return np.zeros(n_classes)  # no shift is worth its norm
@@ -175,8 +176,8 @@ def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-12) -> V
     """
     probs = as_probabilities(probs)
     p = as_distribution(source_prior, "source_prior", probs.shape[1])
-    if (p == 0).any():
-        empty = some_of(np.flatnonzero(p == 0).tolist())
+    if (p < 1e-15).any():
+        empty = some_of(np.flatnonzero(p < 1e-15).tolist())
         raise ValueError(f"source_prior must be positive; drop the columns of classes {empty}")
     n_rows = len(probs)
     return _proportions(probs / p, np.full(n_rows, 1.0 / n_rows), tolerance, "EM")

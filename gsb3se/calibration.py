@@ -38,7 +38,11 @@ class Calibrator:
 
     def __call__(self, logits: ArrayLike) -> Matrix:
         """(n, K) logits to (n, K) probabilities."""
-        return softmax(np.asarray(logits, dtype=float) * self.scale + self.bias, axis=1)
+        logits = _check_logits(logits)
+        columns = max(len(self.scale), len(self.bias))
+        if columns not in (1, logits.shape[1]):
+            raise ValueError(f"expected logits with {columns} columns; got shape {logits.shape}")
+        return softmax(logits * self.scale + self.bias, axis=1)
 
 
 def calibrate(logits: ArrayLike, y: ArrayLike, method: Method = "bcts") -> Calibrator:
@@ -66,6 +70,9 @@ def calibrate(logits: ArrayLike, y: ArrayLike, method: Method = "bcts") -> Calib
     if method not in free:
         raise ValueError(f"method must be one of {', '.join(map(repr, free))}; got {method!r}")
     n_scales, n_biases = free[method]
+    # With a bias, the fit must not depend on where the logits are centred.
+    centre = logits.mean(axis=0) if n_biases else np.zeros(n_classes)
+    logits = logits - centre
     truth = np.zeros_like(logits)
     truth[np.arange(len(y)), y] = 1.0
 
@@ -93,15 +100,12 @@ def calibrate(logits: ArrayLike, y: ArrayLike, method: Method = "bcts") -> Calib
             GSB3SEWarning,
             stacklevel=2,
         )
-    return Calibrator(fit.x[:n_scales], fit.x[n_scales:] if n_biases else np.zeros(1))
+    scale = fit.x[:n_scales]
+    return Calibrator(scale, fit.x[n_scales:] - scale * centre if n_biases else np.zeros(1))
 
 
 def _check(logits: ArrayLike, y: ArrayLike) -> tuple[Matrix, np.ndarray]:
-    logits, y = np.asarray(logits, dtype=float), np.asarray(y)
-    if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) == 0:
-        raise ValueError(f"logits must be (n, K) with at least 2 columns; got shape {logits.shape}")
-    if not np.isfinite(logits).all():
-        raise ValueError("logits must be finite: clip log-probabilities of zero")
+    logits, y = _check_logits(logits), np.asarray(y)
     if y.shape != (len(logits),):
         raise ValueError(
             f"y must hold {len(logits)} labels, one a row of logits; got shape {y.shape}"
@@ -109,3 +113,12 @@ def _check(logits: ArrayLike, y: ArrayLike) -> tuple[Matrix, np.ndarray]:
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= logits.shape[1]:
         raise ValueError(f"y must hold class indices 0..{logits.shape[1] - 1}")
     return logits, y
+
+
+def _check_logits(logits: ArrayLike) -> Matrix:
+    logits = np.asarray(logits, dtype=float)
+    if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) == 0:
+        raise ValueError(f"logits must be (n, K) with at least 2 columns; got shape {logits.shape}")
+    if not np.isfinite(logits).all():
+        raise ValueError("logits must be finite: clip log-probabilities of zero")
+    return logits

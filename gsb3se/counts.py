@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from gsb3se.files import load_arrays, save_arrays
+from gsb3se.files import compressed, load_arrays, save_arrays
 from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
 
 _LARGEST_COUNT = 2**53  # up to here a float holds every whole number
@@ -159,6 +159,10 @@ class ShiftCounts:
             self.confusion + other.confusion, self.target + other.target, self.labels
         )
 
+    def __radd__(self, other: object) -> ShiftCounts:
+        """So that ``sum(list_of_counts)`` works."""
+        return self if other == 0 else NotImplemented
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShiftCounts):
             return NotImplemented
@@ -194,8 +198,7 @@ class ShiftCounts:
         """Load what :meth:`save` wrote."""
         arrays = load_arrays(path, "ShiftCounts", "data", "indices", "indptr", "target", "labels")
         n_classes = len(arrays["target"])
-        compressed = (arrays["data"], arrays["indices"], arrays["indptr"])
-        matrix = sparse.csc_array(compressed, shape=(n_classes, n_classes))
+        matrix = compressed(sparse.csc_array, arrays, n_classes)
         return cls(matrix, arrays["target"], arrays["labels"].tolist())
 
     def _labels_where(self, mask: NDArray[np.bool_]) -> tuple[Label, ...]:
@@ -210,8 +213,12 @@ def _confusion_counts(confusion: Any) -> sparse.csc_array:
             f"confusion must be square, predicted class by true class; got shape {given.shape}"
         )
     _check_number_of_classes(given.shape[0])
-    _check_counts(given.data if sparse.issparse(given) else given, "confusion counts")
-    matrix = sparse.csc_array(given, dtype=np.int64, copy=True)
+    if not sparse.issparse(given):
+        _check_counts(given, "confusion counts")
+    entries = sparse.coo_array(given)
+    _check_counts(entries.data, "confusion counts")
+    # To 64 bits before duplicates are summed: a narrow type would wrap.
+    matrix = sparse.csc_array((entries.data.astype(np.int64), entries.coords), shape=given.shape)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     for part in (matrix.data, matrix.indices, matrix.indptr):

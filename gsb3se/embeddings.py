@@ -115,7 +115,7 @@ def encode_text(
         raise ValueError(f"a template needs a {{}} for the name; got {some_of(unmarked)}")
     total = np.zeros(0)
     for template in templates:
-        prompts = [template.format(name) for name in names]
+        prompts = [template.replace("{}", name) for name in names]
         parts = []
         with torch.inference_mode():
             for start in range(0, len(prompts), batch_size):

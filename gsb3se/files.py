@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from gsb3se.errors import some_of
 
@@ -26,7 +27,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     beside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -34,7 +38,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
         umask = os.umask(0)
         os.umask(umask)
         beside.chmod(0o666 & ~umask)  # mkstemp is private; give the file its usual rights
-        beside.replace(path)
+        try:
+            beside.replace(path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
@@ -70,6 +77,20 @@ def load_arrays(
     if missing := [name for name in required if name not in arrays]:
         raise ValueError(f"{path} is damaged: it lacks {some_of(missing)}")
     return arrays
+
+
+def compressed(
+    form: type[sparse.csc_array] | type[sparse.csr_array],
+    arrays: dict[str, NDArray[np.generic]],
+    n: int,
+) -> Any:
+    """An n x n sparse array from its stored parts, every index checked."""
+    try:
+        matrix = form((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(n, n))
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the file is damaged: {error}") from None
+    return matrix
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:

@@ -49,7 +49,9 @@ def distance(p: ArrayLike, q: ArrayLike) -> float:
     >>> round(distance([1.0, 0.0], [0.0, 1.0]) / np.pi, 12)
     1.0
     """
-    chord = np.linalg.norm(np.sqrt(np.asarray(p, float)) - np.sqrt(np.asarray(q, float)))
+    p = as_distribution(p, "p")
+    q = as_distribution(q, "q", len(p))
+    chord = np.linalg.norm(np.sqrt(p) - np.sqrt(q))
     return float(4.0 * np.arcsin(np.minimum(1.0, chord / 2.0)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.errors import as_whole_number, some_of
-from gsb3se.files import load_arrays, save_arrays
+from gsb3se.files import compressed, load_arrays, save_arrays
 from gsb3se.labels import Label, as_labels
 from gsb3se.neighbours import (
     Edges,
@@ -27,6 +27,7 @@ from gsb3se.taxonomy import Parents, read_taxonomy
 _LEAST_WEIGHT = (
     1e-3  # of a built edge; a lighter one would leave the prior all but improper across it
 )
+_NEGLIGIBLE_WEIGHT = 1e-8
 _DENSE_EIGENVALUES = 200
 _FIELD_BLOCK_BYTES = 1 << 26
 
@@ -118,13 +119,19 @@ class LabelGraph:
 
     @classmethod
     def from_weights(cls, weights: ArrayLike, labels: Iterable[Label] | None = None) -> LabelGraph:
-        """Take a symmetric (K, K) matrix of similarities in [0, 1]; its diagonal is ignored."""
-        matrix = sparse.csr_array(
-            weights if sparse.issparse(weights) else np.asarray(weights, float)
-        )
-        matrix = matrix.astype(float)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 2:
-            raise ValueError(f"weights must be square, at least 2 x 2; got shape {matrix.shape}")
+        """Take a symmetric (K, K) matrix of similarities in [0, 1].
+
+        The diagonal is ignored, and a weight below 1e-8 counts as no edge: across a lighter one
+        the Laplacian is singular to the digits that a float has.
+        """
+        given: Any = weights if sparse.issparse(weights) else np.asarray(weights)
+        if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[0] < 2:
+            raise ValueError(f"weights must be square, at least 2 x 2; got shape {given.shape}")
+        if given.dtype.kind not in "fiub":
+            raise ValueError(f"weights must be real numbers; got values of type {given.dtype}")
+        matrix = sparse.csr_array(given, dtype=float, copy=True)
+        matrix.sum_duplicates()
+        matrix.setdiag(0.0)
         if not np.isfinite(matrix.data).all():
             raise ValueError("weights must be finite; found NaN or infinity")
         if matrix.nnz and (matrix.data.min() < 0 or matrix.data.max() > 1):
@@ -138,6 +145,7 @@ class LabelGraph:
                 f"weights must be symmetric; W and its transpose differ by up to {gap.max():.3g}: "
                 "pass for instance np.maximum(W, W.T)"
             )
+        matrix.data[matrix.data < _NEGLIGIBLE_WEIGHT] = 0.0
         return cls._checked((matrix + matrix.T) / 2, labels)
 
     @classmethod
@@ -201,7 +209,9 @@ class LabelGraph:
         """
         from gsb3se.embeddings import embed_names
 
-        names = [str(name) for name in names]
+        names = list(names)
+        if len(names) < 2 or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"names must be at least 2 strings; got {some_of(names)}")
         return cls.knn(embed_names(names, encoder, **options), k, labels=names)
 
     @classmethod
@@ -243,9 +253,10 @@ class LabelGraph:
     ) -> LabelGraph:
         """Canonical form of valid weights; the graph must be connected."""
         matrix = sparse.csr_array(weights)
-        matrix.setdiag(0.0)
-        matrix.eliminate_zeros()
         matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        for part in (matrix.data, matrix.indices, matrix.indptr):
+            part.flags.writeable = False
         n = matrix.shape[0]
         names = None if labels is None else as_labels(labels, n)
         n_parts, part = components(np.column_stack(matrix.nonzero()), n)
@@ -380,6 +391,7 @@ class LabelGraph:
         """Save to one NPZ file."""
         arrays: dict[str, object] = {
             "n_classes": self.n_classes,
+            "exchangeable": self.is_exchangeable,
             "bridges": np.array(self.bridges, dtype=np.int64).reshape(-1, 2),
         }
         if self.labels is not None:
@@ -391,28 +403,41 @@ class LabelGraph:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
         """Load what :meth:`save` wrote."""
-        arrays = load_arrays(path, "LabelGraph", "n_classes", "bridges")
+        arrays = load_arrays(path, "LabelGraph", "n_classes", "exchangeable", "bridges")
         n = int(arrays["n_classes"])
         labels = arrays["labels"].tolist() if "labels" in arrays else None
-        if "data" not in arrays:
+        if arrays["exchangeable"]:
             return cls.exchangeable(n, labels)
-        compressed = (arrays["data"], arrays["indices"], arrays["indptr"])
-        return cls._checked(sparse.csr_array(compressed, shape=(n, n)), labels, arrays["bridges"])
+        arrays = load_arrays(path, "LabelGraph", "data", "indices", "indptr", "bridges")
+        loaded = cls.from_weights(compressed(sparse.csr_array, arrays, n), labels)
+        bridges = tuple((int(i), int(j)) for i, j in arrays["bridges"].tolist())
+        if not all(0 <= i < n and 0 <= j < n for i, j in bridges):
+            raise ValueError(f"{path} is damaged: a bridge names a label beyond the {n} it has")
+        return replace(loaded, bridges=bridges)
 
 
 def _points(embeddings: ArrayLike, normalise: bool) -> NDArray[np.float64]:
-    points = np.array(embeddings, dtype=float)
-    if points.ndim != 2 or len(points) < 2:
-        raise ValueError(
-            f"embeddings must be (K, d) with at least 2 rows; got shape {points.shape}"
-        )
+    """Checked points, moved and scaled so that differences keep their digits.
+
+    Neither changes the graph: lengths count only in units of their median.
+    """
+    given = np.asarray(embeddings)
+    if given.ndim != 2 or len(given) < 2 or given.shape[1] < 1:
+        raise ValueError(f"embeddings must be (K, d) with at least 2 rows; got shape {given.shape}")
+    if given.dtype.kind not in "fiub":
+        raise ValueError(f"embeddings must be real numbers; got values of type {given.dtype}")
+    points = given.astype(float)
     broken = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(broken):
         raise ValueError(f"embeddings must be finite; rows {some_of(broken.tolist())} are not")
     if normalise:
-        norms = np.linalg.norm(points, axis=1, keepdims=True)
-        if (norms == 0).any():
-            empty = np.flatnonzero(norms[:, 0] == 0).tolist()
+        largest = np.abs(points).max(axis=1, keepdims=True)
+        if (largest == 0).any():
+            empty = np.flatnonzero(largest[:, 0] == 0).tolist()
             raise ValueError(f"embeddings must not be zero; rows {some_of(empty)} are")
-        points /= norms
+        points /= largest
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+    points /= np.abs(points).max() or 1.0
+    points -= points.mean(axis=0)
+    points /= np.abs(points).max() or 1.0
     return points

@@ -20,6 +20,8 @@ def as_labels(labels: Iterable[object], n_classes: int | None = None) -> tuple[L
     >>> as_labels(["cat", "dog"])
     ('cat', 'dog')
     """
+    if isinstance(labels, set | frozenset) or not isinstance(labels, Iterable):
+        raise ValueError(f"labels must be given in order, as a list; got {type(labels).__name__}")
     names = tuple(_as_label(label) for label in labels)
     if n_classes is not None and len(names) != n_classes:
         raise ValueError(f"expected {n_classes} labels, one a class; got {len(names)}")
@@ -36,6 +38,8 @@ def _as_label(label: object) -> Label:
     if isinstance(label, str):
         return str(label)
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        if not -(2**63) <= int(label) < 2**63:
+            raise ValueError(f"an integer label must fit into 64 bits; got {label}")
         return int(label)
     raise ValueError(f"a label must be a string or an integer; got {label!r}")
 
@@ -49,12 +53,14 @@ def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:
         else:
             for chunk in _chunks(column):
                 seen.update(chunk)
-    labels = as_labels(seen)
+    labels = as_labels(list(seen))
     return tuple(sorted(labels))
 
 
 def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
     """A column of label values as a one-dimensional array."""
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise ValueError(f"{name} has masked values: drop those rows first")
     column = np.asarray(values)
     if column.size == 0 and column.ndim == 1:
         return column.astype(np.int64)
@@ -62,8 +68,16 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
         raise ValueError(
             f"{name} must be one-dimensional, one label a row; got shape {column.shape}"
         )
-    if column.dtype.kind == "f" and np.isfinite(column).all() and (column == column.round()).all():
-        return column.astype(np.int64)  # integers that came through a float column
+    if column.dtype.kind == "b":
+        raise ValueError(f"{name} must hold labels, strings or integers; got true and false")
+    if column.dtype.kind == "u" and column.max() >= 2**63:
+        raise ValueError(f"{name} must hold integers of 64 bits at most; got {column.max()}")
+    if column.dtype.kind == "f":
+        if np.isnan(column).any():
+            row = int(np.flatnonzero(np.isnan(column))[0])
+            raise ValueError(f"{name} has missing values, the first in row {row}: drop those rows")
+        if (abs(column) < 2**53).all() and (column == column.round()).all():
+            return column.astype(np.int64)  # integers that came through a float column
     return column
 
 
@@ -73,8 +87,8 @@ def encode(column: NDArray[np.generic], labels: Sequence[Label], name: str) -> N
     Raises:
         ValueError: a value is no label; the message names it.
     """
-    if column.dtype.kind in "iu" and isinstance(labels[0], int):
-        codes = _encode_integers(column, np.asarray(labels))
+    if column.dtype.kind in "iu" and all(isinstance(label, int) for label in labels):
+        codes = _encode_integers(column, np.array(labels, dtype=np.int64))
     else:
         position = {label: index for index, label in enumerate(labels)}
         codes = np.empty(len(column), dtype=np.int64)
@@ -97,6 +111,8 @@ def _encode_integers(column: NDArray[np.generic], labels: NDArray[np.int64]) -> 
     if np.array_equal(labels, np.arange(len(labels))):
         values[(values < 0) | (values >= len(labels))] = -1
         return values
+    if len(labels) == 0:
+        return np.full(len(values), -1)
     order = np.argsort(labels)
     places = np.searchsorted(labels, values, sorter=order)
     codes = order[np.minimum(places, len(labels) - 1)]

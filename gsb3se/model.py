@@ -27,7 +27,7 @@ from gsb3se.simplex import Matrix, Vector, softmax
 
 HessianKind = Literal["exact", "gauss-newton", "fisher"]
 
-_TINY = 1e-290  # below it, a probability is handled by its logarithm
+_TINY = 1e-100  # below it, a probability is handled by its logarithm; its square still is a float
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
 
 
@@ -180,7 +180,7 @@ class Curvature:
         if (self._r[problem.target > 0] < _TINY).any():
             raise FloatingPointError(
                 "the Hessian overflows here: a class that was predicted on the target has a "
-                "probability below 1e-290; start nearer to the data"
+                "probability below 1e-100; start nearer to the data"
             )
         n_target = problem.target.sum()
         nu = np.divide(problem.target, self._r, where=self._r > 0, out=np.zeros_like(self._r))
@@ -325,7 +325,7 @@ class _Forward:
             exp_phi = np.exp(phi, out=memory)
             totals = exp_phi.sum(axis=0)
         log_totals = np.log(totals, where=totals > 0, out=np.full_like(totals, -np.inf))
-        if not (np.abs(log_totals) < 600).all():  # shift only where the plain exponential fails
+        if not ((log_totals > -10) & (log_totals < 200)).all():  # digits or range would be lost
             shift = phi.max(axis=0)
             exp_phi = np.exp(np.subtract(phi, shift, out=memory), out=memory)
             totals = exp_phi.sum(axis=0)
@@ -357,6 +357,8 @@ def _check_shapes(problem: Problem, latents: Latents) -> None:
 
 
 def _joint_value(problem: Problem, forward: _Forward, energy: _Energy, tau: Strengths) -> float:
+    if not (0 < tau.q < np.inf and 0 < tau.C < np.inf):
+        raise ValueError(f"tau must be positive and finite; got {tau}")
     prior, (shape_q, shape_C) = problem.prior, problem.tau_shapes
     return float(
         problem.log_multinomial_coefficients

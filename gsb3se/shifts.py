@@ -176,6 +176,6 @@ def _check_positive(value: float, name: str) -> None:
 
 
 def _as_index(index: int, n_classes: int) -> int:
-    if not 0 <= index < n_classes:
-        raise ValueError(f"index must lie in 0..{n_classes - 1}; got {index}")
+    if not (isinstance(index, int | np.integer) and 0 <= index < n_classes):
+        raise ValueError(f"index must be a whole number in 0..{n_classes - 1}; got {index}")
     return int(index)

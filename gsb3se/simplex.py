@@ -92,11 +92,11 @@ def project_to_simplex(v: ArrayLike) -> Vector:
     >>> project_to_simplex([1.2, 0.1, -0.3]).round(12).tolist()
     [1.0, 0.0, 0.0]
     """
-    v = np.asarray(v, dtype=float)
-    descending = np.sort(v)[::-1]
-    levels = (np.cumsum(descending) - 1.0) / np.arange(1, len(v) + 1)
+    below = np.asarray(v, dtype=float) - np.max(v)  # the same projection, with all digits
+    descending = np.sort(below)[::-1]
+    levels = (np.cumsum(descending) - 1.0) / np.arange(1, len(below) + 1)
     support = np.flatnonzero(descending > levels)[-1]
-    projected = np.maximum(v - levels[support], 0.0)
+    projected = np.maximum(below - levels[support], 0.0)
     return projected / projected.sum()
 
 

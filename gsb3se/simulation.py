@@ -68,6 +68,11 @@ def simulate(
         rng.gamma(prior.a_q) / prior.b_q,
         rng.gamma(prior.a_C) / prior.b_C,
     )
+    if min(tau.q, tau.C) < 1e-200:
+        raise ValueError(
+            f"this prior drew a strength of {min(tau.q, tau.C):.3g}, a field without bounds: take "
+            f"larger shapes a_q and a_C than {prior.a_q:g} and {prior.a_C:g}"
+        )
     alpha, beta = (0.0, 0.0) if prior.anchor_sd is None else rng.normal(0, prior.anchor_sd, 2)
     theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
     phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)

@@ -95,9 +95,14 @@ def read_taxonomy(parents: Parents, labels: Iterable[Label] | None = None) -> Ta
             - a list with -1 or None at each root: ``parents[n]`` is the parent's index of node n;
             - a list without a root: ``parents[i]`` names the group of label i.
         labels: which nodes are the labels, in their order; by default the nodes that are nobody's
-            parent (for a list of groups: one label an entry).
+            parent. For a list of groups: the names of its entries.
     """
-    parent, nodes = _parent_of_each(parents)
+    pairs, are_groups = _pairs(parents)
+    if are_groups and labels is not None:
+        names = as_labels(labels, len(pairs))
+        pairs = [(name, group) for name, (_, group) in zip(names, pairs, strict=True)]
+        labels = None
+    parent, nodes = _parent_of_each(pairs)
     if labels is None:
         inner = set(parent.values())
         names = as_labels(node for node in nodes if node not in inner)
@@ -120,28 +125,43 @@ def read_taxonomy(parents: Parents, labels: Iterable[Label] | None = None) -> Ta
     )
 
 
-def _parent_of_each(parents: Parents) -> tuple[dict[Node, Node], list[Node]]:
-    """Child -> parent, and all nodes in the order they were named."""
+def _pairs(parents: Parents) -> tuple[list[tuple[Any, Any]], bool]:
+    """Pairs (child, parent), and whether they came as a list of groups."""
     if isinstance(parents, Mapping):
-        pairs: list[Any] = list(parents.items())
-    else:
-        entries: list[Any] = list(parents)
-        if entries and all(
-            isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries
-        ):
-            pairs = [tuple(entry) for entry in entries]
-        elif any(_is_root_mark(entry) for entry in entries):
-            for entry in entries:
-                if not _is_root_mark(entry) and entry not in range(len(entries)):
-                    raise ValueError(
-                        f"a parent list with a root (-1 or None) holds indices of its own "
-                        f"{len(entries)} entries; got {entry!r}"
-                    )
-            pairs = list(enumerate(entries))
-        else:
-            pairs = [(index, ("group", entry)) for index, entry in enumerate(entries)]
+        return list(parents.items()), False
+    entries = [_as_node(entry) for entry in parents]
+    if entries and all(isinstance(entry, tuple) for entry in entries):
+        if any(len(entry) != 2 for entry in entries):
+            raise ValueError("expected pairs (child, parent)")
+        return entries, False
+    if any(_is_root_mark(entry) for entry in entries):
+        for entry in entries:
+            if not _is_root_mark(entry) and entry not in range(len(entries)):
+                raise ValueError(
+                    f"a parent list with a root (-1 or None) holds indices of its own "
+                    f"{len(entries)} entries; got {entry!r}"
+                )
+        return list(enumerate(entries)), False
+    return [(index, ("group", entry)) for index, entry in enumerate(entries)], True
+
+
+def _as_node(entry: Any) -> Any:
+    """Lists as tuples, whole floats as integers; other floats name nothing."""
+    if isinstance(entry, list):
+        return tuple(entry)
+    if isinstance(entry, float | np.floating):
+        if not float(entry).is_integer():
+            raise ValueError(f"a node is named by a string or an integer; got {entry}")
+        return int(entry)
+    return entry
+
+
+def _parent_of_each(pairs: list[tuple[Any, Any]]) -> tuple[dict[Node, Node], list[Node]]:
+    """Child -> parent, and all nodes in the order they were named."""
     parent: dict[Node, Node] = {}
     for child, above in pairs:
+        if not isinstance(child, Hashable) or not isinstance(above, Hashable):
+            raise ValueError(f"a node is named by a string or an integer; got {child!r}: {above!r}")
         above = _ROOT if _is_root_mark(above) else above
         if child in parent and parent[child] != above:
             raise ValueError(

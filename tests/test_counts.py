@@ -121,7 +121,7 @@ def test_bad_counts_are_named(confusion, target, labels, message):
         (([0], [1], [-1], [0, 1]), "target_pred holds -1, unknown"),
         (([3], [9], [4], [3, 9]), "target_pred holds 4, unknown"),
         (([0.5], [1.0], [1.0], [0, 1]), "y_true holds 0.5, unknown"),
-        (([np.nan], [1.0], [1.0], [0, 1]), "y_true holds nan, unknown"),
+        (([np.nan], [1.0], [1.0], [0, 1]), "y_true has missing values, the first in row 0"),
         ((["a"], ["b"], [1]), "all strings or all integers"),
         (([[0, 1]], [[0, 1]], [0]), "y_true must be one-dimensional"),
         (([0], [0], [0]), "at least 2 classes; got 1"),

@@ -95,7 +95,7 @@ def test_drawn_targets_follow_q_on_average_and_repeat_with_their_seed():
         ),
         (lambda: shifts.dirichlet(1, 1.0, 0), "n_classes must be a whole number of at least 2"),
         (lambda: shifts.power_law(3, np.nan), "exponent must be finite"),
-        (lambda: shifts.tweak_one(3, 5, 0.1), r"index must lie in 0..2; got 5"),
+        (lambda: shifts.tweak_one(3, 5, 0.1), r"index must be a whole number in 0..2; got 5"),
         (lambda: shifts.tweak_one(3, 0, 1.1), r"mass must lie in \[0, 1\]"),
         (lambda: shifts.knock_out([0.5, 0.5], [0, 1]), "leave at least one class"),
         (

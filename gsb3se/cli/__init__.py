@@ -1,5 +1,8 @@
 """The command line: one command a file."""
 
+import io
+import sys
+
 import click
 
 from gsb3se import __version__
@@ -12,6 +15,9 @@ from gsb3se.cli.graph import graph
 @click.version_option(__version__, prog_name="gsb3se")
 def main() -> None:
     """Estimate how often each class occurs in a target population a classifier is used on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a label the terminal cannot show becomes "?"
+            stream.reconfigure(errors="replace")
 
 
 main.add_command(demo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import numpy as np
 from gsb3se import baselines as methods
 from gsb3se.cli.console import console, plain_speech, table
 from gsb3se.cli.inputs import PROBABILITIES, Columns, Inputs, read_inputs
+from gsb3se.errors import GSB3SEWarning, some_of
 from gsb3se.files import write_text
 from gsb3se.simplex import Vector
 
@@ -62,14 +64,28 @@ def baselines(
             raise ValueError(f"--out must end in .csv or .json; got {out}")
         columns = Columns(label_column, prediction_column)
         inputs = read_inputs(validation, target, counts, labels, columns)
-        soft = inputs.target_probabilities is not None
-        names = chosen or tuple(name for name in _METHODS if name != "em" or soft)
+        names = chosen or tuple(name for name in _METHODS if name != "em" or _allows_em(inputs))
         estimates = {name: _estimate(name, inputs) for name in names}
-        _show(inputs, estimates)
         if out is not None:
             write = _as_csv if out.suffix == ".csv" else _as_json
             write_text(out, write(inputs, estimates))
+        _show(inputs, estimates)
+        if out is not None:
             console.print(f"wrote {out}")
+
+
+def _allows_em(inputs: Inputs) -> bool:
+    if inputs.target_probabilities is None:
+        return False
+    if inputs.counts.without_validation:
+        warnings.warn(
+            "EM is left out: it needs the source prior of every class, and "
+            f"{some_of(inputs.counts.without_validation)} have no validation rows",
+            GSB3SEWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def _estimate(name: str, inputs: Inputs) -> Vector:
@@ -80,11 +96,6 @@ def _estimate(name: str, inputs: Inputs) -> Vector:
     probs = inputs.target_probabilities
     if probs is None:
         raise ValueError(f"em needs an array {PROBABILITIES!r} in the target's NPZ file")
-    if probs.ndim != 2 or probs.shape[1] != inputs.counts.n_classes:
-        raise ValueError(
-            f"{PROBABILITIES!r} must have {inputs.counts.n_classes} columns, one a label; got "
-            f"shape {probs.shape}: give all labels, in the order of its columns, with --labels"
-        )
     if inputs.validation_probabilities is not None and inputs.validation_labels is not None:
         calibrator = methods.calibrate(
             _log(inputs.validation_probabilities), inputs.validation_labels, method="bcts"

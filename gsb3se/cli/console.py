@@ -12,27 +12,29 @@ from rich.table import Table
 
 from gsb3se.errors import GSB3SEWarning, MissingExtra
 
-console = Console()
-notes = Console(stderr=True)
+# Labels and paths are text, never markup.
+console = Console(markup=False, highlight=False)
+notes = Console(stderr=True, markup=False, highlight=False)
 
 
 @contextmanager
 def plain_speech() -> Iterator[None]:
     """Errors end the command with their message alone; the package's warnings become notes."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", GSB3SEWarning)
-        try:
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GSB3SEWarning)
             yield
-        except (ValueError, OSError, RuntimeError, MissingExtra) as error:
-            raise click.ClickException(_one_sentence(error)) from error
-        finally:
-            for warning in caught:
-                if issubclass(warning.category, GSB3SEWarning):
-                    notes.print(f"[yellow]note[/]: {warning.message}", highlight=False)
-                else:
-                    warnings.showwarning(
-                        warning.message, warning.category, warning.filename, warning.lineno
-                    )
+    except (ValueError, OSError, RuntimeError, MissingExtra) as error:
+        raise click.ClickException(_one_sentence(error)) from error
+    finally:
+        for warning in caught:
+            if issubclass(warning.category, GSB3SEWarning):
+                notes.print(f"note: {warning.message}", style="yellow")
+            else:
+                warnings.showwarning(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
 
 
 def _one_sentence(error: Exception) -> str:

@@ -99,7 +99,8 @@ def _summarise(made: LabelGraph) -> None:
         degrees = np.diff(made.weights.indptr)
         shown.add_row("neighbours of a label", _range(degrees, ".0f"))
         shown.add_row("weight of an edge", _range(made.weights.data, ".3f"))
-    shown.add_row("algebraic connectivity", f"{made.algebraic_connectivity:.4g}")
+    with console.status("measuring its connectivity"):  # some seconds at 10,000 labels
+        shown.add_row("algebraic connectivity", f"{made.algebraic_connectivity:.4g}")
     console.print(shown)
     for i, j in made.bridges[:10]:
         console.print(f"bridge: {_name(made, i)} - {_name(made, j)}")
