@@ -36,6 +36,7 @@ def bbse(counts: ShiftCounts, project: bool = True) -> Vector:
     [0.5, 0.5]
     """
     known = _known_classes(counts, "BBSE")
+    _unexplained(counts, "BBSE has no solution that fits them")
     rates = counts.confusion_rates.toarray()[:, known]
     observed = counts.target / counts.n_target
     solution = _solve(rates, observed)
@@ -84,6 +85,7 @@ def rlls_weights(counts: ShiftCounts, scale: float = 0.01, delta: float = 0.05) 
     if not (0 <= scale < np.inf and 0 < delta < 1):
         raise ValueError(f"expected scale >= 0 and 0 < delta < 1; got {scale} and {delta}")
     _known_classes(counts, "RLLS")
+    _unexplained(counts, "RLLS has no weights that fit them")
     m = counts.n_validation
     joint = counts.confusion.toarray() / m
     shift = counts.target / counts.n_target - joint.sum(axis=1)
@@ -145,18 +147,9 @@ def mlls(counts: ShiftCounts, tolerance: float = 1e-12) -> Vector:
     _known_classes(counts, "MLLS")
     rates = counts.confusion_rates.toarray()
     target = counts.target.astype(float)
-    impossible = (target > 0) & (rates.sum(axis=1) == 0)
-    if impossible.any():
-        strangers = [counts.labels[i] for i in np.flatnonzero(impossible)]
-        warnings.warn(
-            f"{int(target[impossible].sum())} target predictions of {some_of(strangers)} are left "
-            "out: those classes were never predicted on the validation rows",
-            GSB3SEWarning,
-            stacklevel=2,
-        )
-        target[impossible] = 0.0
-        if not target.any():
-            raise ValueError("MLLS needs a target prediction that also occurs on validation rows")
+    target[_unexplained(counts, "MLLS leaves them out")] = 0.0
+    if not target.any():
+        raise ValueError("MLLS needs a target prediction that also occurs on validation rows")
     return _proportions(rates, target / target.sum(), tolerance, "MLLS")
 
 
@@ -208,3 +201,18 @@ def _known_classes(counts: ShiftCounts, method: str) -> np.ndarray:
             stacklevel=3,
         )
     return known
+
+
+def _unexplained(counts: ShiftCounts, consequence: str) -> np.ndarray:
+    """Indices of classes predicted on the target and never on the validation rows, with a note."""
+    unseen = np.asarray(counts.confusion.sum(axis=1)) == 0
+    strangers = np.flatnonzero((counts.target > 0) & unseen)
+    if len(strangers):
+        names = some_of([counts.labels[i] for i in strangers])
+        warnings.warn(
+            f"{counts.target[strangers].sum()} target predictions of {names}, never predicted on "
+            f"the validation rows: {consequence}",
+            GSB3SEWarning,
+            stacklevel=3,
+        )
+    return strangers

@@ -38,6 +38,7 @@ def test_weights_average_to_one_over_the_source(rows):
     [
         (([[2.0, 3.0]], [0.5, 0.5], [0.5, 0.5]), "sum to 1; one sums to 5"),
         (([[1.5, -0.5]], [0.5, 0.5], [0.5, 0.5]), "non-negative"),
+        (([[0.6, 0.45]], [0.5, 0.5], [0.5, 0.5]), "one sums to 1.05"),
         (([0.5, 0.5], [0.5, 0.5], [0.5, 0.5]), r"got shape \(2,\)"),
         (([[0.5, 0.5]], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]), "2 columns and the priors 3"),
         (([[0.5, 0.5]], [1.0, 0.0], [0.5, 0.5]), "classes 1 have source_prior 0"),

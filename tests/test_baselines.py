@@ -79,10 +79,12 @@ def test_classes_without_validation_rows_are_named_and_get_nothing():
         assert q[:2].sum() == pytest.approx(1)
 
 
-def test_target_predictions_impossible_under_the_rates_are_left_out_with_a_note():
+def test_target_predictions_impossible_under_the_rates_are_told():
     counts = ShiftCounts([[9, 1, 3], [1, 9, 3], [0, 0, 0]], [30, 20, 50], labels=["a", "b", "c"])
-    with pytest.warns(GSB3SEWarning, match="50 target predictions of 'c' are left out"):
-        baselines.mlls(counts)
+    for method in (baselines.bbse, baselines.rlls, baselines.mlls):
+        with pytest.warns(GSB3SEWarning) as notes:
+            method(counts)
+        assert any("50 target predictions of 'c', never" in str(note.message) for note in notes)
     only = ShiftCounts([[9, 1, 3], [1, 9, 3], [0, 0, 0]], [0, 0, 50])
     with pytest.warns(GSB3SEWarning), pytest.raises(ValueError, match="also occurs on validation"):
         baselines.mlls(only)
@@ -284,3 +286,41 @@ def test_calibration_stays_finite_where_the_likelihood_has_no_maximum():
 def test_calibration_names_bad_input(logits, y, method, message):
     with pytest.raises(ValueError, match=message):
         baselines.calibrate(logits, y, method)
+
+
+def test_the_ridge_bounds_what_the_rows_do_not():
+    """Without it the bias of a class without rows would run to minus infinity."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 3))
+    fit = baselines.calibrate(logits, rng.integers(2, size=200), "bcts")
+    spread = np.ptp(fit.bias)
+    assert 5 < spread < 40
+
+
+@pytest.mark.parametrize("method", ["bcts", "vector"])
+def test_where_the_logits_are_centred_does_not_matter(method):
+    logits, y = classifier(3)
+    plain = baselines.calibrate(logits, y, method)(logits)
+    moved = logits + np.array([1000.0, -500.0, 70.0])
+    np.testing.assert_allclose(baselines.calibrate(moved, y, method)(moved), plain, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "logits", [np.ones(3), np.ones((2, 3, 3)), [[np.nan, 0, 0]], np.ones((2, 4))]
+)
+def test_a_calibrator_names_bad_logits(logits):
+    fit = baselines.calibrate(*classifier(0, n=50), "vector")
+    with pytest.raises(ValueError, match="logits"):
+        fit(logits)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rlls_of_an_unshifted_target_is_silent():
+    counts = ShiftCounts([[2, 10], [1, 2]], [12, 3])
+    np.testing.assert_allclose(baselines.rlls_weights(counts), 1.0)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+def test_rlls_names_a_bad_scale(scale):
+    with pytest.raises(ValueError, match="expected scale >= 0"):
+        baselines.rlls(random_counts(3, 0)[0], scale)

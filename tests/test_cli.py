@@ -1,11 +1,17 @@
 import json
+import os
+import subprocess
+import sys
+import warnings
 
 import numpy as np
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from gsb3se import LabelGraph, ShiftCounts, baselines
 from gsb3se.cli import main
+from gsb3se.cli.console import plain_speech
 from gsb3se.torchvision_ops import make_torchvision_importable
 
 
@@ -262,3 +268,107 @@ def test_demo_says_what_is_wrong(run, arguments, message):
 def test_help_and_version(run):
     assert "baselines" in run("--help").output
     assert run("--version").exit_code == 0
+
+
+# what labels, files and terminals may hold
+
+
+def test_foreign_warnings_are_passed_on_and_do_not_hang():
+    def misbehave():
+        with plain_speech():
+            warnings.warn("from elsewhere", RuntimeWarning, stacklevel=1)
+            raise ValueError("and an error")
+
+    with pytest.warns(RuntimeWarning, match="from elsewhere"):
+        pytest.raises(ClickException, misbehave).match("and an error")
+
+
+def test_labels_are_text_not_markup(run, tmp_path):
+    names = ["[/b]", "[red]", "plain"]
+    write_csv(tmp_path / "val.csv", label=names * 3, prediction=names * 3)
+    write_csv(tmp_path / "new.csv", prediction=names)
+    result = run("baselines", "--validation", "val.csv", "--target", "new.csv")
+    assert result.exit_code == 0, result.output
+    assert "[/b]" in result.output
+    assert "[red]" in result.output
+
+
+def test_integers_written_as_decimals_are_the_same_classes(run, tmp_path):
+    write_csv(tmp_path / "val.csv", label=[2, 3, 2], prediction=["2.0", "3.0", "2.0"])
+    write_csv(tmp_path / "new.csv", prediction=["2.0", "3.0"])
+    result = run("baselines", "--validation", "val.csv", "--target", "new.csv", "--out", "q.json")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "q.json").read_text())["labels"] == [2, 3]
+
+
+def test_names_that_look_like_numbers_stay_names(run, tmp_path):
+    write_csv(tmp_path / "val.csv", label=["007", "8"], prediction=["007", "8"])
+    write_csv(tmp_path / "new.csv", prediction=["007"])
+    result = run("baselines", "--validation", "val.csv", "--target", "new.csv", "--out", "q.json")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "q.json").read_text())["labels"] == ["007", "8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('prediction\n"ant\n', "line 2: unexpected end of data"),
+        ("prediction\n" + "x" * 200_000 + "\n", "field larger than field limit"),
+        ("prediction\n  \n", "line 2: the column 'prediction' is empty"),
+        ("prediction\n99999999999999999999\n", "holds '99999999999999999999', unknown"),
+        ("prediction\n--1\n", "holds '--1', unknown"),
+    ],
+)
+def test_odd_csv_files_are_named(run, predictions, tmp_path, text, message):
+    (tmp_path / "odd.csv").write_text(text)
+    (tmp_path / "all.txt").write_text("ant\nbee\ncow\n")
+    arguments = ["--validation", "val.csv", "--target", "odd.csv", "--labels", "all.txt"]
+    assert failed_with(run("baselines", *arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [
+        (np.log(np.full((4, 2), 0.5)), "finite and non-negative"),
+        (np.full((3, 2), 0.5), "must be (4, 2) numbers"),
+        (np.full((4, 3), 1 / 3), "must be (4, 2) numbers"),
+        (np.full((4, 2), "x"), "must be (4, 2) numbers"),
+    ],
+)
+@pytest.mark.parametrize("where", ["validation", "target"])
+def test_scores_that_do_not_fit_are_named(run, probabilities, message, where):
+    good = np.full((4, 2), 0.5)
+    np.savez("val.npz", label=[0, 0, 1, 1], prediction=[0, 0, 1, 0],
+             probabilities=probabilities if where == "validation" else good)  # fmt: skip
+    np.savez("new.npz", prediction=[0, 1, 1, 1],
+             probabilities=probabilities if where == "target" else good)  # fmt: skip
+    assert failed_with(run("baselines", "--validation", "val.npz", "--target", "new.npz"), message)
+
+
+def test_em_is_left_out_where_a_class_has_no_validation_rows(run):
+    scores = np.full((4, 3), 1 / 3)
+    np.savez("val.npz", label=[0, 0, 1, 1], prediction=[0, 2, 1, 0], probabilities=scores)
+    np.savez("new.npz", prediction=[0, 1, 2, 1], probabilities=scores)
+    result = run("baselines", "--validation", "val.npz", "--target", "new.npz")
+    assert result.exit_code == 0, result.output
+    assert "EM is left out" in result.output
+
+
+def test_a_json_taxonomy_with_a_label_twice_is_refused(run, tmp_path):
+    (tmp_path / "tree.json").write_text('{"cat": "pet", "cat": "wild", "dog": "pet"}')
+    result = run("graph", "build", "tree.json", "--out", "g.npz")
+    assert failed_with(result, "a key more than once: 'cat'")
+
+
+def test_a_terminal_without_unicode_still_gets_its_file(tmp_path):
+    write_csv(tmp_path / "val.csv", label=["日本", "b"], prediction=["日本", "b"])
+    write_csv(tmp_path / "new.csv", prediction=["日本"])
+    command = "from gsb3se.cli import main; main()"
+    arguments = ["baselines", "--validation", "val.csv", "--target", "new.csv", "--out", "q.csv"]
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", command, *arguments],
+        cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "日本" in (tmp_path / "q.csv").read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from gsb3se import ShiftCounts
+from gsb3se.files import save_arrays
 
 square = st.integers(2, 6).flatmap(
     lambda k: st.tuples(
@@ -20,7 +21,9 @@ square = st.integers(2, 6).flatmap(
 def test_dense_and_every_sparse_form_mean_the_same(case):
     confusion, target = np.array(case[0]), case[1]
     dense = ShiftCounts(confusion, target)
-    for form in (sparse.csr_array, sparse.coo_array, sparse.csc_matrix):
+    forms = (sparse.csr_array, sparse.coo_array, sparse.csc_matrix, sparse.dok_array,
+             sparse.lil_array, sparse.dia_array)  # fmt: skip
+    for form in forms:
         assert ShiftCounts(form(confusion), target) == dense
     assert ShiftCounts(confusion.astype(float), np.array(target, float)) == dense
     np.testing.assert_array_equal(dense.confusion.toarray(), confusion)
@@ -77,6 +80,7 @@ def test_empty_classes_are_allowed_and_listed():
     counts = ShiftCounts([[5, 0, 0], [1, 0, 0], [0, 0, 0]], [3, 0, 0], labels=["x", "y", "z"])
     assert counts.without_validation == ("y", "z")
     assert counts.never_predicted == ("z",)
+    assert counts.with_target([0, 0, 4]).never_predicted == ()
     np.testing.assert_allclose(counts.confusion_rates.toarray()[:, 0], [5 / 6, 1 / 6, 0])
     assert counts.confusion_rates.toarray()[:, 1:].sum() == 0
 
@@ -123,6 +127,16 @@ def test_bad_counts_are_named(confusion, target, labels, message):
         (([0.5], [1.0], [1.0], [0, 1]), "y_true holds 0.5, unknown"),
         (([np.nan], [1.0], [1.0], [0, 1]), "y_true has missing values, the first in row 0"),
         ((["a"], ["b"], [1]), "all strings or all integers"),
+        (([True], [False], [True], [0, 1]), "got true and false"),
+        (
+            (np.array([2**64 - 3], np.uint64), [0], [0], [-3, 0]),
+            "64 bits at most; got 18446744073709551613",
+        ),
+        (([1e19], [0], [0], [0, 1]), r"y_true holds 1e\+19, unknown"),
+        (([0], [1], [1], {0, 1}), "labels must be given in order, as a list; got set"),
+        (([0], [1], [1], 5), "labels must be given in order, as a list; got int"),
+        (([0], [1], [1], [2**63, 1]), "must fit into 64 bits"),
+        ((np.ma.array([0, 1], mask=[0, 1]), [0, 1], [1]), "y_true has masked values"),
         (([[0, 1]], [[0, 1]], [0]), "y_true must be one-dimensional"),
         (([0], [0], [0]), "at least 2 classes; got 1"),
     ],
@@ -176,3 +190,38 @@ def test_ten_thousand_classes_from_many_predictions_stay_small():
     tracemalloc.stop()
     assert counts.n_validation == counts.n_target == 300_000
     assert peak < 300e6  # a dense 10,000 x 10,000 array would be 800e6
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+def test_duplicate_entries_of_a_narrow_type_do_not_wrap(dtype):
+    places = np.zeros(300, int)
+    confusion = sparse.coo_array((np.ones(300, dtype), (places, places)), shape=(2, 2))
+    assert ShiftCounts(confusion, [1, 1]).n_validation == 300
+
+
+def test_large_integer_labels_are_told_apart():
+    labels = [2**53, 2**53 + 1, 2**62]
+    counts = ShiftCounts.from_predictions(*[np.array([2**53 + 1])] * 3, labels=labels)
+    assert counts.target.tolist() == [0, 1, 0]
+
+
+def test_a_list_of_counts_can_be_summed():
+    counts = ShiftCounts([[3, 0], [1, 2]], [4, 5])
+    assert sum([counts, counts, counts]).n_target == 27
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"indices": [0, 7, 1]},
+        {"indices": [0, -1, 1]},
+        {"indptr": [0, 500_000_000, 3]},
+        {"indptr": [0, 3]},
+    ],
+)
+def test_a_file_with_indices_out_of_range_is_damaged(tmp_path, change):
+    parts = {"data": [1, 2, 3], "indices": [0, 1, 1], "indptr": [0, 2, 3]}
+    rest = {"target": [1, 1], "labels": [0, 1]}
+    save_arrays(tmp_path / "c.npz", "ShiftCounts", **(parts | rest | change))
+    with pytest.raises(ValueError, match="damaged"):
+        ShiftCounts.load(tmp_path / "c.npz")

@@ -129,3 +129,9 @@ def test_class_means_are_means():
         class_means(features, y, labels=["a", "b", "c", "d"])
     with pytest.raises(ValueError, match="one row for each of the 60 labels"):
         class_means(features[:-1], y)
+
+
+@pytest.mark.parametrize("names", [[], ["cat"], [1, 2, 3]])
+def test_names_are_at_least_two_strings(names):
+    with pytest.raises(ValueError, match="names must be at least 2 strings"):
+        LabelGraph.from_names(names)

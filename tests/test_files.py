@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gsb3se import LabelGraph, ShiftCounts
-from gsb3se.files import save_arrays, write_atomically
+from gsb3se.files import save_arrays, write_atomically, write_text
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -58,3 +58,15 @@ def test_objects_are_not_saved(tmp_path):
     with pytest.raises(ValueError, match="numbers and text only"):
         save_arrays(tmp_path / "x.npz", "ShiftCounts", thing=np.array([object()]))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_write_names_the_file_that_was_asked_for(tmp_path):
+    with pytest.raises(OSError, match=f"{tmp_path.name}'$"):
+        ShiftCounts([[1, 0], [0, 1]], [1, 1]).save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_written_files_have_the_usual_rights(tmp_path):
+    (tmp_path / "plain").write_text("x")
+    write_text(tmp_path / "atomic", "x")
+    assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -211,3 +211,9 @@ def test_a_flow_from_the_boundary_is_refused():
     objective, _, _ = random_case(2, 0)
     with pytest.raises(ValueError, match="interior"):
         geometry.replicator_laplacian_flow(objective, [1.0, 0.0], [0, 1])
+
+
+@pytest.mark.parametrize("q", [[0.5], [5.0, 5.0], [-0.5, 1.5]])
+def test_distance_is_between_distributions(q):
+    with pytest.raises(ValueError, match="q must"):
+        geometry.distance([0.5, 0.5], q)

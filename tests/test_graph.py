@@ -8,6 +8,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from gsb3se import LabelGraph
+from gsb3se.files import save_arrays
 from gsb3se.neighbours import nearest_neighbour_edges, shortest_bridges
 
 
@@ -263,3 +264,78 @@ def test_class_means_use_plain_distance():
     assert graph.weights[0, 1] > 0
     assert graph.weights[1, 2] > 0
     assert graph.weights[0, 2] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_scale_of_embeddings_does_not_matter(scale, normalise):
+    points = np.random.default_rng(0).standard_normal((20, 4))
+    expected = LabelGraph.knn(points, 3, normalise=normalise).weights.toarray()
+    found = LabelGraph.knn(points * scale, 3, normalise=normalise).weights.toarray()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_neighbours_far_from_the_origin_are_found_by_their_differences():
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((40, 6))
+    expected = LabelGraph.knn(points, 3, normalise=False).weights.toarray() > 0
+    found = LabelGraph.knn(points + 1e8, 3, normalise=False).weights.toarray() > 0
+    np.testing.assert_array_equal(found, expected)
+    near = np.ones(64) + 1e-7 * rng.standard_normal((30, 64))
+    unit = near / np.linalg.norm(near, axis=1, keepdims=True)
+    d = distances(unit)
+    np.fill_diagonal(d, np.inf)
+    nearest = d.argmin(axis=1)
+    weights = LabelGraph.knn(near, 1).weights
+    assert all(weights[i, j] > 0 for i, j in enumerate(nearest))
+
+
+def test_negligible_weights_are_no_edges_and_the_diagonal_is_ignored():
+    tiny = np.array([[0, 1, 0], [1, 0, 1e-17], [0, 1e-17, 0]])
+    with pytest.raises(ValueError, match="falls into 2 parts"):
+        LabelGraph.from_weights(tiny)
+    loops = LabelGraph.from_weights([[5, 0.5], [0.5, np.nan]])
+    assert loops.weights.toarray().tolist() == [[0, 0.5], [0.5, 0]]
+
+
+def test_weights_are_read_only():
+    graph = LabelGraph.from_weights([[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="read-only"):
+        graph.weights.data[0] = 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": [5.0, 5.0]}, r"lie in \[0, 1\]"),
+        ({"data": [0.5, np.nan]}, "finite"),
+        ({"data": [0.5, 0.7]}, "symmetric"),
+        ({"indices": [1, 9]}, "damaged"),
+        ({"bridges": [[0, 99]]}, "damaged: a bridge"),
+        ({"data": None}, "damaged: it lacks 'data'"),
+    ],
+)
+def test_a_damaged_graph_file_is_refused(tmp_path, change, message):
+    whole = {
+        "n_classes": 2, "exchangeable": False, "bridges": np.empty((0, 2), int),
+        "data": [0.5, 0.5], "indices": [1, 0], "indptr": [0, 1, 2],
+    }  # fmt: skip
+    content = {name: value for name, value in (whole | change).items() if value is not None}
+    save_arrays(tmp_path / "g.npz", "LabelGraph", **content)
+    with pytest.raises(ValueError, match=message):
+        LabelGraph.load(tmp_path / "g.npz")
+
+
+def test_fields_drawn_in_blocks_are_independent(monkeypatch):
+    monkeypatch.setattr("gsb3se.graph._FIELD_BLOCK_BYTES", 1)
+    graph = LabelGraph.from_weights([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    fields = graph.sample_fields(3000, np.random.default_rng(0))
+    np.testing.assert_allclose(np.cov(fields), np.linalg.pinv(graph.laplacian.toarray()), atol=0.08)
+    half = fields[0, :1500] @ fields[0, 1500:] / 1500
+    assert abs(half) < 0.1
+
+
+@pytest.mark.parametrize("embeddings", [np.eye(3) * 1j, [["a"], ["b"]], np.ones((5, 0))])
+def test_embeddings_that_are_no_numbers_are_refused(embeddings):
+    with pytest.raises(ValueError, match="embeddings must be"):
+        LabelGraph.knn(embeddings, 1, normalise=False)

@@ -277,3 +277,45 @@ def test_latents_of_another_size_are_named():
         Curvature(problem, wrong, tau)
     with pytest.raises(ValueError, match=message):
         Curvature(problem, point, tau).product(wrong)
+
+
+@pytest.mark.parametrize(
+    ("theta", "phi"),
+    [
+        ([0.0, 0.0], [[-590.0, 0.0], [-760.0, -600.0]]),
+        ([-300.0, 300.0], [[-250.0, 250.0], [250.0, -250.0]]),
+        ([0.0, 0.0], [[590.0, 0.0], [500.0, 900.0]]),
+        ([0.0, 0.0], [[180.0, 180.0], [-180.0, -181.0]]),
+    ],
+)
+def test_hard_corners_of_the_range_of_floats(theta, phi):
+    problem = Problem(gs.ShiftCounts([[3, 1], [0, 2]], [0, 1]))
+    point, tau = Latents(np.array(theta), np.array(phi)), Strengths(1.0, 1.0)
+    value, gradient, _ = model.log_joint_and_gradient(problem, point, tau)
+    expected, slope, _ = oracle(problem, point, tau)
+    assert value == pytest.approx(expected, rel=1e-12)
+    assert relative(flat(gradient), slope) < 1e-10
+    centred = Latents(point.theta, point.phi - point.phi.mean(axis=0))
+    likelihoods = [model.log_likelihood(problem, x.theta, x.phi) for x in (point, centred)]
+    assert likelihoods[0] == pytest.approx(likelihoods[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [50, 90, 120, 200])
+def test_hessian_products_are_right_or_refused(exponent):
+    problem = Problem(gs.ShiftCounts([[3, 1], [0, 2]], [0, 1]))
+    phi = np.log([[1.0, 1.0], [10.0**-exponent, 2 * 10.0**-exponent]])
+    point, tau = Latents(np.array([0.3, -0.3]), phi), Strengths(1.0, 1.0)
+    direction = direction_like(point, 0)
+    if exponent < 100:
+        found = flat(Curvature(problem, point, tau).product(direction))
+        assert relative(found, oracle_product(problem, point, tau, direction)) < 1e-8
+    else:
+        with pytest.raises(FloatingPointError):
+            Curvature(problem, point, tau)
+
+
+@pytest.mark.parametrize("tau", [Strengths(0.0, 1.0), Strengths(1.0, -1.0), Strengths(np.nan, 1.0)])
+def test_strengths_must_be_positive(tau):
+    problem, point, _ = random_problem(3, 0, False)
+    with pytest.raises(ValueError, match="tau must be positive"):
+        model.log_joint(problem, point, tau)

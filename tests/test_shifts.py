@@ -107,3 +107,11 @@ def test_drawn_targets_follow_q_on_average_and_repeat_with_their_seed():
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_with_replacement_rows_repeat_and_the_order_is_random():
+    pool = np.repeat([0, 1], 30)
+    drawn = shifts.draw_target(pool, [0.5, 0.5], 200, 0, replace=True)
+    assert len(set(drawn.indices.tolist())) < 60
+    labels = pool[shifts.draw_target(pool, [0.5, 0.5], 40, 0).indices]
+    assert (np.diff(labels) != 0).sum() > 5

@@ -77,3 +77,8 @@ def test_projection_against_a_general_optimiser():
 def test_what_is_no_distribution_is_named(p, message):
     with pytest.raises(ValueError, match=message):
         as_distribution(p, "p", 2)
+
+
+def test_projection_of_huge_numbers():
+    assert project_to_simplex([1e17, 0.0]).tolist() == [1.0, 0.0]
+    np.testing.assert_allclose(project_to_simplex([1e9 + 0.25, 1e9]), [0.625, 0.375], atol=1e-6)

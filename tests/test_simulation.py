@@ -53,3 +53,15 @@ def test_bad_validation_sizes_are_named(n_source):
 def test_bad_target_sizes_are_named(n_target):
     with pytest.raises(ValueError, match="n_target must be a whole number of at least 1"):
         gs.simulate(gs.LabelGraph.exchangeable(3), gs.Prior(), 5, n_target, seed=0)
+
+
+def test_a_prior_too_weak_to_draw_from_is_named():
+    with pytest.raises(ValueError, match="take larger shapes"):
+        gs.simulate(gs.LabelGraph.exchangeable(3), gs.Prior(a_q=1e-4, a_C=1e-4), 5, 5, seed=0)
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()])
+def test_simulated_latents_are_centred(prior):
+    drawn = gs.simulate(random_graph(5, "knn", np.random.default_rng(0)), prior, 5, 5, seed=0)
+    np.testing.assert_allclose(drawn.latents.phi.sum(axis=0), 0, atol=1e-9)
+    assert drawn.latents.theta.sum() == pytest.approx(0, abs=1e-9)

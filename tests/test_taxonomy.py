@@ -46,10 +46,11 @@ def test_nearer_relatives_weigh_more():
     [
         [-1, 0, 0, 1, 1, 2, 2],
         [None, 0, 0, 1, 1, 2, 2],
+        np.array([-1.0, 0, 0, 1, 1, 2, 2]),
         {3: 1, 4: 1, 5: 2, 6: 2, 1: 0, 2: 0},
         [(3, 1), (4, 1), (5, 2), (6, 2), (1, 0), (2, 0)],
     ],
-    ids=["-1", "None", "mapping", "pairs"],
+    ids=["-1", "None", "floats", "mapping", "pairs"],
 )
 def test_every_form_of_a_tree_gives_the_same_graph(parents):
     graph = LabelGraph.from_taxonomy(parents, k=1)
@@ -96,6 +97,10 @@ def test_random_trees_give_connected_graphs_with_ultrametric_lengths(choices, k)
         ([("a", "x"), ("a", "y"), ("b", "x")], "'a' has two parents"),
         ([-1, 5, 0], "indices of its own 3 entries; got 5"),
         ([-1, 0], "at least 2 labels"),
+        ([-1, 0.5, 0], "string or an integer; got 0.5"),
+        ([np.nan, 0, 0], "string or an integer; got nan"),
+        ([("a", "x", 1), ("b", "x", 1)], "expected pairs"),
+        ({"a": ["x"], "c": "x"}, "string or an integer"),
     ],
 )
 def test_what_is_no_tree_is_named(parents, message):
@@ -108,3 +113,22 @@ def test_a_group_too_large_to_tie_each_to_each_says_what_to_use(monkeypatch):
     monkeypatch.setattr("gsb3se.taxonomy._MOST_EDGES", 10)
     with pytest.raises(ValueError, match=r"exchangeable\(20\)"):
         LabelGraph.from_taxonomy(["all"] * 20)
+
+
+def test_groups_can_carry_names():
+    graph = LabelGraph.from_taxonomy(["pet", "farm", "pet"], labels=["cat", "cow", "dog"], k=1)
+    assert graph.labels == ("cat", "cow", "dog")
+    assert frozenset(("cat", "dog")) in linked(graph)
+    with pytest.raises(ValueError, match="expected 3 labels"):
+        LabelGraph.from_taxonomy(["pet", "farm", "pet"], labels=["cat"])
+
+
+def test_bridges_join_the_nearest_relatives_first():
+    """Two pairs under one ancestor, a third pair apart: one short bridge and one long."""
+    tree = {"a1": "a", "a2": "a", "b1": "b", "b2": "b", "c1": "c", "c2": "c"}
+    tree |= {"a": "ab", "b": "ab", "ab": "root", "c": "root"}
+    graph = LabelGraph.from_taxonomy(tree, k=1)
+    names = [{graph.labels[i][0], graph.labels[j][0]} for i, j in graph.bridges]
+    assert names[0] == {"a", "b"}
+    assert len(names) == 2
+    assert "c" in names[1]
