@@ -279,8 +279,11 @@ def test_foreign_warnings_are_passed_on_and_do_not_hang():
             warnings.warn("from elsewhere", RuntimeWarning, stacklevel=1)
             raise ValueError("and an error")
 
-    with pytest.warns(RuntimeWarning, match="from elsewhere"):
-        pytest.raises(ClickException, misbehave).match("and an error")
+    with (
+        pytest.warns(RuntimeWarning, match="from elsewhere"),
+        pytest.raises(ClickException, match="and an error"),
+    ):
+        misbehave()
 
 
 def test_labels_are_text_not_markup(run, tmp_path):
