@@ -15,6 +15,7 @@ O(K^2 + K nnz(L)); nothing larger than a few K x K arrays is held.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ from gsb3se.simplex import Matrix, Vector, softmax
 HessianKind = Literal["exact", "gauss-newton", "fisher"]
 
 _TINY = 1e-100  # below it, a probability is handled by its logarithm; its square still is a float
+_SIDE_BY_SIDE = 300  # classes from which the two halves of an evaluation take a thread each
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
 
 
@@ -98,9 +100,8 @@ def log_joint(problem: Problem, latents: Latents, tau: Strengths) -> float:
     >>> round(log_joint(problem, Latents(np.zeros(2), np.zeros((2, 2))), Strengths(1.0, 1.0)), 6)
     -23.183134
     """
-    energy = _Energy(problem, latents)
     with problem.scratch() as memory:
-        return _joint_value(problem, _Forward.at(problem, latents, memory), energy, tau)
+        return _joint_value(problem, *_evaluate(problem, latents, memory), tau)
 
 
 def log_joint_and_gradient(
@@ -113,9 +114,8 @@ def log_joint_and_gradient(
     with nu = target / r and w = C' nu.
     """
     prior, (shape_q, shape_C) = problem.prior, problem.tau_shapes
-    energy = _Energy(problem, latents)
     with problem.scratch() as memory:
-        forward = _Forward.at(problem, latents, memory)
+        forward, energy = _evaluate(problem, latents, memory)
         value = _joint_value(problem, forward, energy, tau)
         gradient = _gradient(problem, forward, energy, latents, tau)
     slope = Strengths(
@@ -136,16 +136,14 @@ def log_collapsed(problem: Problem, latents: Latents) -> float:
     The density to sample; not one to maximise, for its mode collapses onto q uniform when the
     counts are few.
     """
-    energy = _Energy(problem, latents)
     with problem.scratch() as memory:
-        return _collapsed_value(problem, _Forward.at(problem, latents, memory), energy)
+        return _collapsed_value(problem, *_evaluate(problem, latents, memory))
 
 
 def log_collapsed_and_gradient(problem: Problem, latents: Latents) -> tuple[float, Latents]:
     """The collapsed density and its gradient: that of the joint at tau = shape / rate."""
-    energy = _Energy(problem, latents)
     with problem.scratch() as memory:
-        forward = _Forward.at(problem, latents, memory)
+        forward, energy = _evaluate(problem, latents, memory)
         value = _collapsed_value(problem, forward, energy)
         tau = energy.tau_conditionals().mean
         return value, _gradient(problem, forward, energy, latents, tau)
@@ -345,6 +343,15 @@ class _Forward:
         value += problem.target @ log_r
         nu = np.divide(problem.target, r, where=seen & (r >= _TINY), out=np.zeros_like(r))
         return cls(q, exp_phi, totals, nu, tiny, expected, float(value))
+
+
+def _evaluate(problem: Problem, latents: Latents, memory: Matrix) -> tuple[_Forward, _Energy]:
+    """The likelihood's half and the priors' half, side by side once they outweigh a thread."""
+    if problem.n_classes < _SIDE_BY_SIDE:
+        return _Forward.at(problem, latents, memory), _Energy(problem, latents)
+    with ThreadPoolExecutor(1) as beside:
+        energy = beside.submit(_Energy, problem, latents)
+        return _Forward.at(problem, latents, memory), energy.result()
 
 
 def _check_shapes(problem: Problem, latents: Latents) -> None:

@@ -230,6 +230,20 @@ def test_memory_order_of_phi_does_not_matter(order, kind):
     )
 
 
+@pytest.mark.parametrize("anchored", [False, True])
+def test_two_threads_evaluate_what_one_does(anchored, monkeypatch):
+    problem, point, tau = random_problem(12, 8, anchored)
+    alone = model.log_joint_and_gradient(problem, point, tau)
+    collapsed = model.log_collapsed_and_gradient(problem, point)
+    monkeypatch.setattr(model, "_SIDE_BY_SIDE", 2)
+    beside = model.log_joint_and_gradient(problem, point, tau)
+    assert beside[0] == alone[0]
+    np.testing.assert_array_equal(flat(beside[1]), flat(alone[1]))
+    np.testing.assert_array_equal(
+        flat(model.log_collapsed_and_gradient(problem, point)[1]), flat(collapsed[1])
+    )
+
+
 def test_evaluations_do_not_disturb_each_other():
     """Scratch memory is reused; results and inputs must not change with later calls."""
     problem, point, tau = random_problem(9, 6, anchored=True)
