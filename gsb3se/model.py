@@ -158,7 +158,7 @@ class Curvature:
         kind: "exact"; "gauss-newton" (positive semi-definite, from the observed target counts); or
             "fisher" (positive semi-definite, the expectation of the exact one).
 
-    A product costs about two of the sparse products ``L @ phi``.
+    A product costs about three of the sparse products ``L @ phi``.
     """
 
     def __init__(
