@@ -74,9 +74,16 @@ def load_arrays(
             f"{path} has format version {int(arrays['version'])} and this gsb3se reads up to "
             f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
         )
+    check_present(path, arrays, *required)
+    return arrays
+
+
+def check_present(
+    path: str | os.PathLike[str], arrays: dict[str, NDArray[np.generic]], *required: str
+) -> None:
+    """Raise ValueError if a file lacks one of its arrays."""
     if missing := [name for name in required if name not in arrays]:
         raise ValueError(f"{path} is damaged: it lacks {some_of(missing)}")
-    return arrays
 
 
 def compressed(

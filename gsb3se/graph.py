@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.errors import as_whole_number, some_of
-from gsb3se.files import compressed, load_arrays, save_arrays
+from gsb3se.files import check_present, compressed, load_arrays, save_arrays
 from gsb3se.labels import Label, as_labels
 from gsb3se.neighbours import (
     Edges,
@@ -408,7 +408,7 @@ class LabelGraph:
         labels = arrays["labels"].tolist() if "labels" in arrays else None
         if arrays["exchangeable"]:
             return cls.exchangeable(n, labels)
-        arrays = load_arrays(path, "LabelGraph", "data", "indices", "indptr", "bridges")
+        check_present(path, arrays, "data", "indices", "indptr")
         loaded = cls.from_weights(compressed(sparse.csr_array, arrays, n), labels)
         bridges = tuple((int(i), int(j)) for i, j in arrays["bridges"].tolist())
         if not all(0 <= i < n and 0 <= j < n for i, j in bridges):

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("importlib.util").find_spec("torchvision") or pytest.skip(
-    "torchvision is not installed", allow_module_level=True
-)
+if find_spec("torchvision") is None:
+    pytest.skip("torchvision is not installed", allow_module_level=True)
 
 
 def run(program):

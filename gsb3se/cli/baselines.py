@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from gsb3se import baselines as methods
-from gsb3se.cli.console import console, plain_speech, table
+from gsb3se.cli.console import ExistingFile, File, console, plain_speech, table
 from gsb3se.cli.inputs import PROBABILITIES, Columns, Inputs, read_inputs
 from gsb3se.errors import GSB3SEWarning, some_of
 from gsb3se.files import write_text
@@ -20,9 +20,6 @@ from gsb3se.simplex import Vector
 
 _METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
 _ROWS_SHOWN = 25
-
-File = click.Path(path_type=Path, dir_okay=False)
-ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from gsb3se.errors import GSB3SEWarning, MissingExtra
+
+File = click.Path(path_type=Path, dir_okay=False)
+ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 # Labels and paths are text, never markup.
 console = Console(markup=False, highlight=False)

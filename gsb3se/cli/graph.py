@@ -9,14 +9,11 @@ import click
 import numpy as np
 from scipy import sparse
 
-from gsb3se.cli.console import console, plain_speech, table
+from gsb3se.cli.console import ExistingFile, File, console, plain_speech, table
 from gsb3se.cli.inputs import read_json, read_labels
 from gsb3se.files import read_npy, read_npz
 from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label
-
-File = click.Path(path_type=Path, dir_okay=False)
-ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group()
