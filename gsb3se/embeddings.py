@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.errors import require, some_of
-from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
+from gsb3se.labels import Label, as_codes
 from gsb3se.simplex import Matrix
 from gsb3se.torchvision_ops import make_torchvision_importable
 
@@ -146,14 +146,12 @@ def class_means(
     [[1.0], [5.0]]
     """
     features = np.asarray(features)
-    column = as_column(y, "y")
-    if features.ndim != 2 or len(features) != len(column):
+    codes, names = as_codes(y, labels, "y")
+    if features.ndim != 2 or len(features) != len(codes):
         raise ValueError(
-            f"features must be (n, d) with one row for each of the {len(column)} labels; "
+            f"features must be (n, d) with one row for each of the {len(codes)} labels; "
             f"got shape {features.shape}"
         )
-    names = distinct_values(column) if labels is None else as_labels(labels)
-    codes = encode(column, names, "y")
     sizes: NDArray[np.int64] = np.bincount(codes, minlength=len(names))
     if (sizes == 0).any():
         empty = [names[i] for i in np.flatnonzero(sizes == 0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +24,8 @@ from gsb3se.neighbours import (
 )
 from gsb3se.taxonomy import Parents, read_taxonomy
 
-_LEAST_WEIGHT = (
-    1e-3  # of a built edge; a lighter one would leave the prior all but improper across it
-)
-_NEGLIGIBLE_WEIGHT = 1e-8
+_LEAST_WEIGHT = 1e-3  # of a built edge; across a lighter one the prior is all but improper
+_NEGLIGIBLE_WEIGHT = 1e-8  # of a given edge; a lighter one is none
 _DENSE_EIGENVALUES = 200
 _FIELD_BLOCK_BYTES = 1 << 26
 
@@ -48,9 +46,6 @@ class IdentityPlusOnes:
         product = self.identity * x
         product += self.ones * x.sum(axis=0)
         return product
-
-    def diagonal(self) -> NDArray[np.float64]:
-        return np.full(self.size, self.identity + self.ones)
 
     def toarray(self) -> NDArray[np.float64]:
         """The dense matrix, for looking at small ones."""
@@ -79,7 +74,7 @@ class LabelGraph:
 
     weights: sparse.csr_array | IdentityPlusOnes
     labels: tuple[Label, ...] | None = None
-    bridges: tuple[tuple[int, int], ...] = field(default=())
+    bridges: tuple[tuple[int, int], ...] = ()
 
     # Builders
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,11 +28,18 @@ def as_labels(labels: Iterable[object], n_classes: int | None = None) -> tuple[L
         raise ValueError(f"expected {n_classes} labels, one a class; got {len(names)}")
     if len({type(name) for name in names}) > 1:
         raise ValueError("labels must be all strings or all integers; got both")
-    if len(set(names)) < len(names):
-        seen: set[Label] = set()
-        twice = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if twice := more_than_once(names):
         raise ValueError(f"labels must be distinct; found more than once: {some_of(twice)}")
     return names
+
+
+def more_than_once(items: Iterable[Hashable]) -> list[Hashable]:
+    """What occurs more than once, in the order of its first occurrence.
+
+    >>> more_than_once("abcab")
+    ['a', 'b']
+    """
+    return [item for item, times in Counter(items).items() if times > 1]
 
 
 def _as_label(label: object) -> Label:
@@ -79,6 +87,15 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
         if (abs(column) < 2**53).all() and (column == column.round()).all():
             return column.astype(np.int64)  # integers that came through a float column
     return column
+
+
+def as_codes(
+    values: ArrayLike, labels: Iterable[Label] | None, name: str
+) -> tuple[NDArray[np.int64], tuple[Label, ...]]:
+    """Positions of a column's values among the labels; by default its distinct values, sorted."""
+    column = as_column(values, name)
+    names = distinct_values(column) if labels is None else as_labels(labels)
+    return encode(column, names, name), names
 
 
 def encode(column: NDArray[np.generic], labels: Sequence[Label], name: str) -> NDArray[np.int64]:

@@ -16,10 +16,12 @@ from gsb3se.simplex import Matrix, Vector
 
 @dataclass(frozen=True, eq=False)
 class Proportions:
-    """Attributes:
-    q: (K,) on the simplex.
-    gap: upper bound on max f - f(q), in nats an observation.
-    converged: whether the gap is below the tolerance.
+    """Proportions and how near to the best they are.
+
+    Attributes:
+        q: (K,) on the simplex.
+        gap: upper bound on max f - f(q), in nats an observation.
+        converged: whether the gap is below the tolerance.
     """
 
     q: Vector

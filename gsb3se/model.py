@@ -301,7 +301,7 @@ class _Energy:
 
 @dataclass
 class _Forward:
-    """One evaluation of the likelihood; ``expected`` rows are kept as logs where r underflows.
+    """One evaluation of the likelihood; rows whose r underflows go by their logarithms.
 
     With s_i = sum_j exp(phi_ji), the confusion matrix is never normalised: r = exp(phi) (q / s).
     """

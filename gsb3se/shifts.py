@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gsb3se.errors import as_whole_number, some_of
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
+from gsb3se.labels import Label, as_codes
 from gsb3se.simplex import Vector, as_distribution, softmax
 
 Seed = int | np.random.Generator
@@ -166,9 +166,8 @@ def largest_target(
 def _pool(
     y_pool: ArrayLike, q: ArrayLike, labels: Iterable[Label] | None
 ) -> tuple[NDArray[np.int64], tuple[Label, ...], Vector]:
-    column = as_column(y_pool, "y_pool")
-    names = distinct_values(column) if labels is None else as_labels(labels)
-    return encode(column, names, "y_pool"), names, as_distribution(q, "q", len(names))
+    codes, names = as_codes(y_pool, labels, "y_pool")
+    return codes, names, as_distribution(q, "q", len(names))
 
 
 def _check_positive(value: float, name: str) -> None:

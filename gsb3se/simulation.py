@@ -13,7 +13,7 @@ from gsb3se.graph import LabelGraph
 from gsb3se.model import Latents, Strengths
 from gsb3se.prior import Prior
 from gsb3se.problem import Pattern
-from gsb3se.simplex import Matrix, Vector, softmax
+from gsb3se.simplex import Matrix, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,5 +83,5 @@ def simulate(
     latents = Latents(theta, phi, float(alpha), float(beta))
     confusion = latents.confusion
     columns = rng.multinomial(sizes, confusion.T).T
-    target = rng.multinomial(n_target, softmax(theta) @ confusion.T)
+    target = rng.multinomial(n_target, latents.q @ confusion.T)
     return Simulation(ShiftCounts(columns, target, graph.labels), latents, tau)

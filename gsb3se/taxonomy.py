@@ -108,7 +108,8 @@ def read_taxonomy(parents: Parents, labels: Iterable[Label] | None = None) -> Ta
         names = as_labels(node for node in nodes if node not in inner)
     else:
         names = as_labels(labels)
-        strangers = [name for name in names if name not in set(nodes)]
+        known = set(nodes)
+        strangers = [name for name in names if name not in known]
         if strangers:
             raise ValueError(f"the taxonomy does not hold the labels {some_of(strangers)}")
     if len(names) < 2:

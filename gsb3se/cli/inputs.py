@@ -17,7 +17,7 @@ from gsb3se.adaptation import as_probabilities
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
 from gsb3se.files import read_npz, read_text
-from gsb3se.labels import Label, as_column, as_labels, encode
+from gsb3se.labels import Label, as_column, as_labels, encode, more_than_once
 
 PROBABILITIES = "probabilities"
 
@@ -173,9 +173,6 @@ def read_json(path: Path) -> Any:
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice := more_than_once(key for key, _ in pairs):
         raise ValueError(f"the JSON object has a key more than once: {some_of(twice)}")
-    return made
+    return dict(pairs)
