@@ -106,7 +106,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     with archive:
         try:
             return {name: archive[name] for name in archive.files}
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
             raise ValueError(f"{path} is not an NPZ file of plain arrays") from None
 
 
@@ -126,7 +126,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def _load(path: str | os.PathLike[str], kind: type, expected: str) -> Any:
     try:
         loaded = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile):
+    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
         loaded = None  # numpy's own message would suggest to unpickle the file
     if not isinstance(loaded, kind):
         raise ValueError(f"{path} is not {expected}")

@@ -1,0 +1,280 @@
+"""What a result says about itself: a status, the remedy, and the figures behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from gsb3se.counts import ShiftCounts
+from gsb3se.errors import some_of
+from gsb3se.labels import Label
+from gsb3se.simplex import Matrix, Vector
+
+_DENSE_SINGULAR_VALUES = 1500  # classes up to which all singular values are computed
+_SINGULAR = 1e-10  # of the largest singular value: below it the matrix has no inverse
+_SIMULATED_CURVES = 2000
+_CLEAR = 2.0  # standard errors of the smallest singular value
+_CLEARLY_IN_IT = 0.25  # of the largest squared entry: classes that make up such a direction
+
+
+class Status(Enum):
+    """How far a posterior can be relied on; the value is a word, ``text`` cause and remedy.
+
+    >>> Status.OK.value
+    'ok'
+    """
+
+    OK = "ok"
+    NOT_IDENTIFIED = "not identified"
+    TOO_FEW_DRAWS = "too few draws"
+    CHAINS_DISAGREE = "chains disagree"
+    DIVERGENT = "divergent"
+    SEVERAL_MODES = "several modes"
+    NOT_A_MAXIMUM = "not a maximum"
+    COLLAPSED = "collapsed"
+    NOT_CONVERGED = "not converged"
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether there is nothing to say."""
+        return self is Status.OK
+
+    @property
+    def text(self) -> str:
+        """The cause, and what to do."""
+        return _TEXTS[self]
+
+    @property
+    def severity(self) -> int:
+        """Place in the list above: of several findings the last one names the result."""
+        return list(Status).index(self)
+
+
+_TEXTS = {
+    Status.OK: "nothing stands against using the result",
+    Status.NOT_IDENTIFIED: (
+        "the prior fills the gap: collect what is missing, or merge classes that the classifier "
+        "cannot tell apart"
+    ),
+    Status.TOO_FEW_DRAWS: (
+        "the chains hold too few independent draws for reliable intervals: raise draws"
+    ),
+    Status.CHAINS_DISAGREE: (
+        "the chains have not mixed: raise warmup and draws; if it stays, the posterior has several "
+        "modes, and more validation rows are what helps"
+    ),
+    Status.DIVERGENT: (
+        "the sampler met places too steep for its step, so that parts of the posterior may be "
+        "missing: raise target_accept towards 0.99"
+    ),
+    Status.SEVERAL_MODES: (
+        "the posterior has more than one mode, and this Gaussian knows the one it ended at: use "
+        "backend='hmc'"
+    ),
+    Status.NOT_A_MAXIMUM: (
+        "the solver ended where the posterior still rises in some direction, and no Gaussian fits "
+        "there: use backend='hmc'"
+    ),
+    Status.COLLAPSED: (
+        "the joint mode over tau has run to q uniform and columns that guess, as it does when "
+        "labels are few: use tau='marginal' or backend='hmc'"
+    ),
+    Status.NOT_CONVERGED: ("the solver stopped at its limit before the mode: raise max_steps"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a result."""
+
+    status: Status
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Status, message with the remedy, and figures; ``Posterior.diagnostics``.
+
+    Attributes:
+        status: the gravest of what was found.
+        message: every finding in a sentence, each with its remedy.
+        figures: numbers behind it, by name; lists have an entry a class.
+
+    >>> Diagnostics.of([], {"steps": 7})
+    Diagnostics(status=<Status.OK: 'ok'>, message='ok', figures={'steps': 7})
+    """
+
+    status: Status
+    message: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding], figures: Mapping[str, Any]) -> Diagnostics:
+        """Sum up findings, the gravest first."""
+        if not findings:
+            return cls(Status.OK, Status.OK.value, dict(figures))
+        ordered = sorted(findings, key=lambda found: -found.status.severity)
+        sentences = []
+        for found in ordered:
+            told = f"{found.status.value}: {found.sentence}"
+            if found is next(other for other in ordered if other.status is found.status):
+                told += f" ({found.status.text})"
+            sentences.append(told)
+        return cls(ordered[0].status, "; ".join(sentences), dict(figures))
+
+
+@dataclass(frozen=True, eq=False)
+class Identifiability:
+    """What the counts can say about q, before any inference.
+
+    Attributes:
+        smallest_singular_value, condition_number: of the estimated confusion matrix C~.
+        noise: standard error of C~ along its weakest direction, in the same unit as the singular
+            value: below twice the noise the direction is not clearly seen in the data.
+        weakest: classes whose shares trade off against each other along such directions.
+        without_validation, never_predicted: classes by name.
+        findings: what of this stands against the result.
+    """
+
+    smallest_singular_value: float
+    condition_number: float
+    noise: float
+    weakest: tuple[Label, ...]
+    without_validation: tuple[Label, ...]
+    never_predicted: tuple[Label, ...]
+    findings: tuple[Finding, ...]
+
+    def figures(self) -> dict[str, Any]:
+        """The attributes for ``Diagnostics.figures``."""
+        return {
+            "smallest_singular_value": self.smallest_singular_value,
+            "condition_number": self.condition_number,
+            "noise_along_weakest": self.noise,
+            "weakest_direction": list(self.weakest),
+            "without_validation": list(self.without_validation),
+            "never_predicted": list(self.never_predicted),
+        }
+
+
+def identifiability(counts: ShiftCounts) -> Identifiability:
+    """Say what the counts cannot determine: O(K^3) up to 1,500 classes, sparse beyond.
+
+    >>> alike = ShiftCounts([[30, 30], [20, 20]], [60, 40], labels=["cat", "dog"])
+    >>> found = identifiability(alike)
+    >>> found.findings[0].status.value, found.weakest
+    ('not identified', ('cat', 'dog'))
+    """
+    sizes, n = counts.validation_sizes, counts.n_classes
+    known = sizes > 0
+    # Purity with one pseudo-count a column: a few rows that agree do not make it certain.
+    squares = np.asarray(counts.confusion.astype(float).power(2).sum(axis=0))
+    purity = (squares + (2 * sizes + 1) / n) / (sizes + 1) ** 2
+    variance = (1 - purity) / np.maximum(sizes, 1)
+    smallest = largest = noise = 0.0
+    weakest: tuple[Label, ...] = ()
+    if known.any():
+        values, directions = _weak_directions(counts.confusion_rates[:, np.flatnonzero(known)])
+        smallest, largest = float(values[-1]), float(values[0])
+        errors = np.sqrt(directions**2 @ variance[known])
+        noise = float(errors[-1])
+        unseen = values[-len(errors) :] <= np.maximum(_CLEAR * errors, _SINGULAR * largest)
+        unseen[-1] = True
+        weight = np.square(directions[unseen]).sum(axis=0)
+        chosen = np.flatnonzero(known)[weight > _CLEARLY_IN_IT * weight.max()]
+        weakest = tuple(counts.labels[i] for i in chosen)
+    missing = counts.without_validation
+    findings = []
+    if missing:
+        findings.append(
+            Finding(
+                Status.NOT_IDENTIFIED,
+                f"no validation row of {some_of(missing)}: how they are predicted, and with it "
+                "their share, is known from the prior alone",
+            )
+        )
+    if known.any() and smallest <= max(_CLEAR * noise, _SINGULAR * largest):
+        findings.append(
+            Finding(
+                Status.NOT_IDENTIFIED,
+                f"the predictions hardly tell {some_of(weakest)} apart (smallest singular value "
+                f"{smallest:.2g}, its standard error {noise:.2g}): their sum is better known than "
+                "each of them",
+            )
+        )
+    if counts.n_target < counts.n_classes:
+        findings.append(
+            Finding(
+                Status.NOT_IDENTIFIED,
+                f"fewer target predictions ({counts.n_target}) than classes "
+                f"({counts.n_classes}): most of the answer is the prior's",
+            )
+        )
+    if missing:
+        smallest = 0.0  # of the whole matrix, whose columns of unseen classes are zero
+    return Identifiability(
+        smallest,
+        float(largest / smallest) if smallest > _SINGULAR * largest else float("inf"),
+        noise,
+        weakest,
+        missing,
+        counts.never_predicted,
+        tuple(findings),
+    )
+
+
+def _weak_directions(columns: sparse.csc_array) -> tuple[Vector, Matrix]:
+    """Singular values, falling, and the directions in q of the last of them, a row each.
+
+    All of them up to 1,500 classes; of more, the largest value and the weakest direction.
+    """
+    if columns.shape[1] <= _DENSE_SINGULAR_VALUES:
+        _, values, right = np.linalg.svd(columns.toarray(), full_matrices=False)
+        return values, right
+    from scipy.sparse.linalg import eigsh
+
+    # C'C is sparse; shifted a little below zero, its smallest eigenvalue is found by inversion.
+    gram = sparse.csc_array(columns.T @ columns)
+    start = np.random.default_rng(0).standard_normal(columns.shape[1])
+    largest = float(eigsh(gram, k=1, v0=start, return_eigenvectors=False)[0])
+    value, vector = eigsh(gram, k=1, sigma=-1e-10 * largest, v0=start)
+    smallest = value[0] if value[0] > 1e-14 * largest else 0.0  # squares have half the digits
+    return np.sqrt([largest, smallest]), vector.T
+
+
+def rank_uniformity(ranks: ArrayLike, largest: int, seed: int = 0) -> float:
+    """How likely ranks this uneven are if they are uniform on 0..largest.
+
+    The statistic is the least likely of all points of the ranks' cumulative counts, so that a value
+    of at least 0.05 means that the whole curve lies within its 95 % simultaneous band (Säilynoja,
+    Bürkner and Vehtari, 2022).
+
+    Args:
+        ranks: (n,) of the truth among ``largest`` draws, one a simulated data set.
+
+    >>> rank_uniformity(np.arange(100), largest=99) > 0.05, rank_uniformity([3] * 100, 99) < 0.05
+    (True, True)
+    """
+    observed = np.asarray(ranks)
+    whole = observed.ndim == 1 and observed.size > 0 and observed.dtype.kind in "iu"
+    if not whole or observed.min() < 0 or observed.max() > largest:
+        raise ValueError(f"ranks must be whole numbers from 0 to {largest}, one a data set")
+    from scipy.stats import binom  # slow to import, and needed by nobody else
+
+    rng = np.random.default_rng(seed)
+    simulated = rng.integers(largest + 1, size=(_SIMULATED_CURVES, len(observed)))
+    level = np.arange(1, largest + 1) / (largest + 1)
+
+    def extremity(sets: NDArray[np.int64]) -> Vector:
+        below = np.array([np.bincount(one, minlength=largest + 1) for one in sets])
+        below = below.cumsum(axis=1)[:, :-1]
+        lower = binom.cdf(below, len(observed), level)
+        upper = binom.sf(below - 1, len(observed), level)
+        return np.minimum(lower, upper).min(axis=1)
+
+    return float(np.mean(extremity(simulated) <= extremity(observed[None])[0]))

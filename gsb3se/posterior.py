@@ -1,0 +1,450 @@
+"""Posterior: what every backend returns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gsb3se.adaptation import importance_weights
+from gsb3se.diagnostics import Diagnostics, Status
+from gsb3se.errors import as_whole_number, require, some_of
+from gsb3se.files import load_arrays, save_arrays
+from gsb3se.labels import Label, as_labels
+from gsb3se.simplex import Matrix, Vector, as_distribution, softmax
+
+_SUMMARY_PAIRS = 4096  # antithetic pairs behind the summaries of a parametric form
+_ROWS_SHOWN = 25
+
+
+class Shares(NamedTuple):
+    """Draws of the class prior q and, where known, of the predicted shares r = C q; (n, K) each."""
+
+    q: Matrix
+    r: Matrix | None
+
+
+class WeightSummary(NamedTuple):
+    """Importance weights q_i / p_i: posterior mean, sd, and ends of the interval; (K,) each."""
+
+    mean: Vector
+    sd: Vector
+    low: Vector
+    high: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """A posterior as draws.
+
+    Attributes:
+        q: (chains, draws, K).
+        r: the same shape, predicted shares C q of the same draws.
+        others: further draws by name, (chains, draws) each: tau_q, tau_C, alpha, beta, and what
+            the sampler says about each draw.
+    """
+
+    q: NDArray[np.float64]
+    r: NDArray[np.float64] | None = None
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        q = _frozen(self.q, "q")
+        if q.ndim != 3 or min(q.shape[:2]) < 1 or q.shape[2] < 2:
+            raise ValueError(f"q must be (draws, K) or (chains, draws, K); got {q.shape}")
+        _check_shares(q, "q")
+        object.__setattr__(self, "q", q)
+        if self.r is not None:
+            r = _frozen(self.r, "r")
+            if r.shape != q.shape:
+                raise ValueError(f"r must have the shape of q, {q.shape}; got {r.shape}")
+            _check_shares(r, "r")
+            object.__setattr__(self, "r", r)
+        for name, values in self.others.items():
+            if np.shape(values) != q.shape[:2]:
+                raise ValueError(
+                    f"draws of {name} must be {q.shape[:2]} as those of q; got {np.shape(values)}"
+                )
+
+    @property
+    def n_classes(self) -> int:
+        return self.q.shape[-1]
+
+    def shares(self) -> Matrix:
+        """Every draw of q, chain after chain."""
+        return self.q.reshape(-1, self.n_classes)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Shares:
+        """Draws at random; none twice while there are enough."""
+        q, r = self.shares(), self.r
+        chosen = rng.choice(len(q), n, replace=n > len(q))
+        return Shares(q[chosen], None if r is None else r.reshape(q.shape)[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticNormal:
+    """A posterior as a Gaussian over theta and, where known, over log r.
+
+    With z ~ N(0, I), q = softmax(mean + factor z) and r = softmax(r_mean + r_factor z).
+
+    Attributes:
+        mean: (K,); factor: (K, d).
+        r_mean: (K,); r_factor: (K, d), or None.
+    """
+
+    mean: Vector
+    factor: Matrix
+    r_mean: Vector | None = None
+    r_factor: Matrix | None = None
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.mean) != 1 or len(self.mean) < 2:
+            raise ValueError(f"theta must be (K,), at least 2; got shape {np.shape(self.mean)}")
+        if np.ndim(self.factor) != 2 or len(self.factor) != len(self.mean):
+            raise ValueError(f"factor must be ({len(self.mean)}, d); got {np.shape(self.factor)}")
+        shapes = {"mean": np.shape(self.mean), "factor": np.shape(self.factor)}
+        shapes |= {"r_mean": shapes["mean"], "r_factor": shapes["factor"]}
+        if (self.r_mean is None) != (self.r_factor is None):
+            raise ValueError("r_mean and r_factor come together")
+        for name, shape in shapes.items():
+            if (value := getattr(self, name)) is None:
+                continue
+            if np.shape(value) != shape:
+                raise ValueError(f"{name} must be {shape}; got {np.shape(value)}")
+            object.__setattr__(self, name, _frozen(value, name))
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.mean)
+
+    def shares(self) -> Matrix:
+        """A fixed set of antithetic draws of q, for summaries."""
+        half = np.random.default_rng(0).standard_normal((_SUMMARY_PAIRS, self.factor.shape[1]))
+        moved = half @ self.factor.T
+        return softmax(self.mean + np.concatenate([moved, -moved]), axis=1)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Shares:
+        """Independent draws."""
+        white = rng.standard_normal((n, self.factor.shape[1]))
+        q = softmax(self.mean + white @ self.factor.T, axis=1)
+        if self.r_mean is None or self.r_factor is None:
+            return Shares(q, None)
+        return Shares(q, softmax(self.r_mean + white @ self.r_factor.T, axis=1))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """The posterior of the target class prior q, the same object whatever made it.
+
+    Attributes:
+        form: :class:`Draws` or :class:`LogisticNormal`.
+        labels: the K class names.
+        diagnostics: status, message with a remedy, figures.
+        backend: the name of what made it.
+        confusion_mean: (K, K) E[C] if the backend has it; columns sum to one.
+        n_target: target predictions it was made from, if known.
+
+    >>> post = Posterior.from_draws([[0.2, 0.8], [0.4, 0.6]], labels=["cat", "dog"])
+    >>> post.mean.round(3).tolist()
+    [0.3, 0.7]
+    >>> low, high = post.interval(0.9)
+    """
+
+    form: Draws | LogisticNormal
+    labels: tuple[Label, ...]
+    diagnostics: Diagnostics
+    backend: str = "unknown"
+    confusion_mean: Matrix | None = None
+    n_target: int | None = None
+
+    def __post_init__(self) -> None:
+        n = self.form.n_classes
+        object.__setattr__(self, "labels", as_labels(self.labels, n))
+        if self.confusion_mean is not None:
+            matrix = _frozen(self.confusion_mean, "confusion_mean")
+            if matrix.shape != (n, n):
+                raise ValueError(f"confusion_mean must be ({n}, {n}); got {matrix.shape}")
+            object.__setattr__(self, "confusion_mean", matrix)
+
+    # Makers
+
+    @classmethod
+    def from_draws(
+        cls,
+        q: ArrayLike,
+        r: ArrayLike | None = None,
+        *,
+        others: Mapping[str, ArrayLike] | None = None,
+        labels: ArrayLike | tuple[Label, ...] | None = None,
+        diagnostics: Diagnostics | None = None,
+        **about: Any,
+    ) -> Posterior:
+        """A posterior from draws of q, (draws, K) or (chains, draws, K), and of r = C q."""
+        draws, predicted = np.asarray(q), None if r is None else np.asarray(r)
+        if draws.ndim == 2:
+            draws, predicted = draws[None], None if predicted is None else predicted[None]
+        kept = {name: np.asarray(value) for name, value in (others or {}).items()}
+        return cls._of(Draws(draws, predicted, kept), labels, diagnostics, about)
+
+    @classmethod
+    def gaussian(
+        cls,
+        theta: ArrayLike,
+        covariance: ArrayLike,
+        *,
+        labels: ArrayLike | tuple[Label, ...] | None = None,
+        diagnostics: Diagnostics | None = None,
+        **about: Any,
+    ) -> Posterior:
+        """A posterior q = softmax(theta), theta ~ N(theta, covariance); (K,) and (K, K)."""
+        mean = np.asarray(theta, dtype=float)
+        matrix = np.asarray(covariance, dtype=float)
+        if mean.ndim != 1 or matrix.shape != (len(mean), len(mean)):
+            raise ValueError(
+                f"expected theta (K,) and covariance (K, K); got {mean.shape} and {matrix.shape}"
+            )
+        return cls._of(LogisticNormal(mean, square_root(matrix)), labels, diagnostics, about)
+
+    @classmethod
+    def _of(
+        cls,
+        form: Draws | LogisticNormal,
+        labels: Any,
+        diagnostics: Diagnostics | None,
+        about: Mapping[str, Any],
+    ) -> Posterior:
+        n = form.n_classes
+        names = tuple(range(n)) if labels is None else labels
+        return cls(form, names, diagnostics or Diagnostics.of([], {}), **about)
+
+    # Summaries
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.form.n_classes
+
+    @cached_property
+    def _draws(self) -> Matrix:
+        return self.form.shares()
+
+    @cached_property
+    def mean(self) -> Vector:
+        """(K,) E[q], a distribution."""
+        return _frozen(self._draws.mean(axis=0), "mean")
+
+    @cached_property
+    def sd(self) -> Vector:
+        """(K,) posterior standard deviations of q."""
+        return _frozen(self._draws.std(axis=0, ddof=1 if len(self._draws) > 1 else 0), "sd")
+
+    def quantile(self, p: ArrayLike) -> NDArray[np.float64]:
+        """Quantiles of every q_i: (K,) for a number p, (P, K) for P of them."""
+        asked = np.asarray(p, dtype=float)
+        if asked.ndim > 1 or not ((asked >= 0) & (asked <= 1)).all():
+            raise ValueError(f"quantiles are asked for at numbers between 0 and 1; got {p!r}")
+        return np.quantile(self._draws, asked, axis=0)
+
+    def interval(self, level: float = 0.9) -> tuple[Vector, Vector]:
+        """Equal-tailed credible intervals: (low, high), (K,) each."""
+        low, high = self.quantile(_tails(level))
+        return low, high
+
+    def sample(self, n: int, seed: int | np.random.Generator = 0) -> Matrix:
+        """(n, K) draws of q."""
+        n = as_whole_number(n, "n", least=1)
+        return self.form.sample(n, np.random.default_rng(seed)).q
+
+    def predictive(
+        self, n_target: int, size: int, seed: int | np.random.Generator = 0
+    ) -> NDArray[np.int64]:
+        """Posterior predictive counts of predictions on a new target set, (size, K).
+
+        Each row is Multinomial(n_target, C q) with a draw of (C, q) of its own. Compare them with
+        the observed counts to see whether the model fits them.
+        """
+        n_target = as_whole_number(n_target, "n_target", least=1)
+        size = as_whole_number(size, "size", least=1)
+        rng = np.random.default_rng(seed)
+        r = self.form.sample(size, rng).r
+        if r is None:
+            raise ValueError(
+                f"this posterior, made by {self.backend!r}, holds no draws of the predicted shares "
+                "C q: use another backend for predictive counts"
+            )
+        return rng.multinomial(n_target, r / r.sum(axis=1, keepdims=True))
+
+    def importance_weights(self, source_prior: ArrayLike, level: float = 0.9) -> WeightSummary:
+        """q_i / p_i, the weight of a source row of class i in the target, with intervals.
+
+        >>> post = Posterior.from_draws([[0.2, 0.8], [0.4, 0.6]])
+        >>> post.importance_weights([0.5, 0.5]).mean.round(3).tolist()
+        [0.6, 1.4]
+        """
+        p = as_distribution(source_prior, "source_prior", self.n_classes)
+        if (p == 0).any():
+            absent = [self.labels[i] for i in np.flatnonzero(p == 0)]
+            raise ValueError(
+                f"source_prior is 0 for {some_of(absent)}: no source row can stand for them"
+            )
+        mean = importance_weights(self.mean, p)
+        scale = np.divide(mean, self.mean, where=self.mean > 0, out=np.zeros_like(mean))
+        low, high = self.interval(level)
+        return WeightSummary(mean, scale * self.sd, scale * low, scale * high)
+
+    # Showing
+
+    def rows(self, level: float = 0.9) -> dict[str, list[Any]]:
+        """Columns ``class``, ``mean``, ``sd``, ``low``, ``high``; one entry a class."""
+        low, high = self.interval(level)
+        numbers = {"mean": self.mean, "sd": self.sd, "low": low, "high": high}
+        return {"class": list(self.labels)} | {
+            name: values.tolist() for name, values in numbers.items()
+        }
+
+    def to_frame(self, level: float = 0.9) -> Any:
+        """:meth:`rows` as a pandas DataFrame."""
+        return require("pandas", extra="batch").DataFrame(self.rows(level))
+
+    def summary(self, level: float = 0.9) -> str:
+        """A table to read: the most frequent classes, their intervals, and the status.
+
+        >>> print(Posterior.from_draws([[0.2, 0.8], [0.4, 0.6]], labels=["cat", "dog"]).summary())
+        Posterior of 2 class shares by unknown, 90 % intervals; status: ok
+        class    mean      sd     low    high
+        dog    0.7000  0.1414  0.6100  0.7900
+        cat    0.3000  0.1414  0.2100  0.3900
+        """
+        columns = self.rows(level)
+        order = np.argsort(-self.mean, kind="stable")
+        names = [str(self.labels[i]) for i in order[:_ROWS_SHOWN]]
+        width = max(len("class"), *(len(name) for name in names))
+        lines = [
+            f"Posterior of {self.n_classes} class shares by {self.backend}, {100 * level:.3g} % "
+            f"intervals; status: {self.diagnostics.status.value}"
+        ]
+        if not self.diagnostics.status.is_ok:
+            lines.append(self.diagnostics.message)
+        numbers = ("mean", "sd", "low", "high")
+        lines.append(f"{'class':{width}s}" + "".join(f"{name:>8s}" for name in numbers))
+        for name, i in zip(names, order, strict=False):
+            figures = "".join(f"{columns[number][i]:8.4f}" for number in numbers)
+            lines.append(f"{name:{width}s}{figures}")
+        if self.n_classes > _ROWS_SHOWN:
+            lines.append(f"... and {self.n_classes - _ROWS_SHOWN} classes with smaller shares")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        kind = "draws" if isinstance(self.form, Draws) else "logistic-normal"
+        return (
+            f"Posterior({self.n_classes} classes, {kind} by {self.backend}, "
+            f"status {self.diagnostics.status.value!r})"
+        )
+
+    def to_arviz(self) -> Any:
+        """ArviZ's container: an InferenceData with arviz 0.x, a DataTree with 1.x."""
+        from gsb3se.arviz_bridge import to_arviz
+
+        return to_arviz(self)
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save to one NPZ file, which loads without the backend that made it."""
+        form = self.form
+        if isinstance(form, Draws):
+            arrays: dict[str, Any] = {"form": "draws", "q": form.q, "r": form.r}
+            arrays |= {f"draws_{name}": value for name, value in form.others.items()}
+        else:
+            arrays = {"form": "logistic-normal", "mean": form.mean, "factor": form.factor}
+            arrays |= {"r_mean": form.r_mean, "r_factor": form.r_factor}
+        arrays["confusion_mean"] = self.confusion_mean
+        about = {
+            "backend": self.backend,
+            "n_target": self.n_target,
+            "status": self.diagnostics.status.value,
+            "message": self.diagnostics.message,
+            "figures": self.diagnostics.figures,
+        }
+        arrays |= {"labels": self.labels, "about": json.dumps(about, default=_plain)}
+        known = {name: value for name, value in arrays.items() if value is not None}
+        save_arrays(path, "Posterior", **known)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Posterior:
+        """Load what :meth:`save` wrote."""
+        arrays: dict[str, Any] = load_arrays(path, "Posterior", "form", "labels", "about")
+        try:
+            form = _form(arrays)
+            about = json.loads(str(arrays["about"]))
+            diagnostics = Diagnostics(Status(about["status"]), about["message"], about["figures"])
+            labels = tuple(arrays["labels"].tolist())
+            backend, n_target = str(about["backend"]), about["n_target"]
+            if not isinstance(diagnostics.figures, dict) or not isinstance(n_target, int | None):
+                raise ValueError("what it says about itself is no record of a posterior")
+            return cls(form, labels, diagnostics, backend, arrays.get("confusion_mean"), n_target)
+        except KeyError as missing:
+            raise ValueError(f"{path} is damaged: it lacks {missing}") from None
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def square_root(covariance: Matrix) -> Matrix:
+    """F with F F' = covariance, (K, K), for a positive semi-definite matrix.
+
+    Raises:
+        ValueError: the matrix has a clearly negative eigenvalue.
+    """
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    if not np.isfinite(values).all() or values[0] < -1e-8 * max(values[-1], 0.0):
+        raise ValueError(
+            f"a covariance must be finite and positive semi-definite; its smallest eigenvalue is "
+            f"{values[0]:.3g}"
+        )
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def _frozen(values: Any, name: str) -> NDArray[np.float64]:
+    """A copy in floats that nobody can change; every number finite."""
+    array = np.array(values)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers")
+    array = array.astype(float)
+    array.flags.writeable = False
+    return array
+
+
+def _check_shares(draws: NDArray[np.float64], name: str) -> None:
+    if (draws < 0).any() or (np.abs(draws.sum(axis=-1) - 1) > 1e-6).any():
+        raise ValueError(f"every draw of {name} must be non-negative and sum to one")
+
+
+def _tails(level: float) -> tuple[float, float]:
+    if not isinstance(level, Real) or not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, for instance 0.9; got {level!r}")
+    return (1 - level) / 2, (1 + level) / 2
+
+
+def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal:
+    if arrays["form"] == "draws":
+        prefix = "draws_"
+        others = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
+        return Draws(arrays["q"], arrays.get("r"), others)
+    if arrays["form"] == "logistic-normal":
+        r_mean, r_factor = arrays.get("r_mean"), arrays.get("r_factor")
+        return LogisticNormal(arrays["mean"], arrays["factor"], r_mean, r_factor)
+    raise ValueError(f"unknown form {str(arrays['form'])!r}")
+
+
+def _plain(value: Any) -> Any:
+    """numpy's scalars and arrays as JSON knows them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a diagnostic figure must be a number, text or a list; got {type(value)}")
