@@ -1,0 +1,1 @@
+"""Backends: one a file, each a small frozen object with the method ``infer``."""
