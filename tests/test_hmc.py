@@ -1,0 +1,273 @@
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import random_graph, random_problem
+from scipy.special import logsumexp
+from scipy.stats import multivariate_t
+
+import gsb3se as gs
+from gsb3se.diagnostics import rank_uniformity
+from gsb3se.inference import hmc, nuts
+from gsb3se.inference.coordinates import TARGET_LEVEL, column_frame, target_frame
+from gsb3se.inference.newton import cold_start, find_mode
+from gsb3se.model import Curvature, Latents, Strengths, log_joint
+from gsb3se.problem import Problem
+from gsb3se.simplex import sum_zero_basis
+
+QUICK = gs.HMC(chains=4, warmup=400, draws=1000, progress=False)
+
+
+def coordinates(problem, rng):
+    n = problem.n_classes
+    z = {"theta": rng.standard_normal(n), "columns": rng.standard_normal((n, n))}
+    z["log_tau"] = rng.standard_normal(2)
+    if problem.prior.is_anchored:
+        z["anchor"] = 2 * rng.standard_normal(2)
+    return z
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+@pytest.mark.parametrize("graph", ["knn", "exchangeable"])
+def test_potential_is_the_joint_density_of_the_coordinates(anchored, graph):
+    """Against gsb3se.model, the laws of the totals, and the map's Jacobian by differentiation."""
+    n = 4
+    problem, _, _ = random_problem(n, 1, anchored, graph)
+    rng = np.random.default_rng(0)
+    levels = np.maximum(problem.column_sizes, 1)
+    differences = []
+    with nuts.double_precision():
+        data = nuts.as_data(problem, column_frame(problem), target_frame(problem))
+
+        def place(z):
+            at = nuts.point_at(data, z)
+            anchor = [] if at.anchor is None else [at.anchor]
+            return jnp.concatenate([at.theta, at.x.ravel(), jnp.log(at.tau), *anchor])
+
+        _, unflatten = jax.flatten_util.ravel_pytree(coordinates(problem, rng))
+        slopes = jax.jit(jax.jacfwd(lambda v: place(unflatten(v))))
+        potential, point_at = jax.jit(nuts.potential), jax.jit(nuts.point_at)
+        for _ in range(5):
+            z = coordinates(problem, rng)
+            jacobian = slopes(jax.flatten_util.ravel_pytree(z)[0])
+            at = point_at(data, z)
+            theta, x, tau = (np.asarray(part) for part in (at.theta, at.x, at.tau))
+            anchor = (0.0, 0.0) if at.anchor is None else map(float, at.anchor)
+            latents = Latents(theta - theta.mean(), x - x.mean(axis=0), *anchor)
+            expected = log_joint(problem, latents, Strengths(*tau)) + np.log(tau).sum()
+            expected += np.linalg.slogdet(jacobian)[1]
+            total, totals = logsumexp(theta), logsumexp(x, axis=0)
+            expected += TARGET_LEVEL * total - np.exp(total)
+            expected += levels @ totals - np.exp(totals).sum()
+            differences.append(float(potential(data, z)) + expected)
+    np.testing.assert_allclose(differences, differences[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_written_gradients_are_those_of_automatic_differentiation(anchored):
+    problem, _, _ = random_problem(5, 2, anchored)
+    with nuts.double_precision():
+        data = nuts.as_data(problem, column_frame(problem), target_frame(problem))
+        z = coordinates(problem, np.random.default_rng(1))
+        flat, unflatten = jax.flatten_util.ravel_pytree(z)
+        potential = jax.jit(lambda v: nuts.potential(data, unflatten(v)))
+        gradient = jax.grad(potential)(flat)
+        for i in np.linspace(0, len(flat) - 1, 12).astype(int):
+            step = 1e-5 * np.eye(len(flat))[i]
+            ends = [potential(flat + s * step) for s in (1, -1)]
+            slope = float(ends[0] - ends[1]) / 2e-5
+            assert float(gradient[i]) == pytest.approx(slope, rel=1e-5, abs=1e-5)
+
+
+def collapsed(problem, theta, phi):
+    """log p(counts, theta, phi) up to a constant, tau integrated out, for many points at once."""
+    prior, laplacian = problem.prior, problem.graph.laplacian.toarray()
+    log_q = theta - logsumexp(theta, axis=1, keepdims=True)
+    log_c = phi - logsumexp(phi, axis=1, keepdims=True)
+    log_r = logsumexp(log_c + log_q[:, None, :], axis=2)
+    value = np.einsum("ji,nji->n", problem.counts.confusion.toarray(), log_c)
+    value += log_r @ problem.target
+    form_q = np.einsum("ni,ij,nj->n", theta, laplacian, theta)
+    form_c = np.einsum("nik,ij,njk->n", phi, laplacian, phi)
+    shape_q, shape_c = problem.tau_shapes
+    value -= shape_q * np.log(prior.b_q + form_q / 2)
+    return value - shape_c * np.log(prior.b_C + form_c / 2)
+
+
+def check_against(posterior, mean, sd):
+    """Means and sds within Monte Carlo error of the reference."""
+    figures = posterior.diagnostics.figures
+    error = posterior.sd / np.sqrt(figures["bulk_ess_q"])
+    assert (np.abs(posterior.mean - mean) < 4 * error).all()
+    np.testing.assert_allclose(posterior.sd, sd, rtol=4 / np.sqrt(min(figures["tail_ess_q"])))
+
+
+def test_two_classes_match_quadrature():
+    problem = Problem(gs.ShiftCounts([[17, 4], [3, 11]], [60, 25]), prior=gs.Prior(2, 1, 2, 1))
+    nodes, weights = np.polynomial.legendre.leggauss(90)
+    grid = np.stack(np.meshgrid(*[8 * nodes] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    mass = np.prod(np.meshgrid(*[weights] * 3, indexing="ij"), axis=0).ravel()
+    half = np.array([1.0, -1.0]) / np.sqrt(2)
+    theta, phi = grid[:, :1] * half, grid[:, None, 1:] * half[:, None]
+    density = collapsed(problem, theta, phi)
+    weight = mass * np.exp(density - density.max())
+    weight /= weight.sum()
+    q = np.exp(theta - logsumexp(theta, axis=1, keepdims=True))
+    mean = weight @ q
+    sd = np.sqrt(weight @ (q - mean) ** 2)
+    posterior = QUICK.infer(problem, np.random.default_rng(0))
+    check_against(posterior, mean, sd)
+
+
+def test_three_classes_match_importance_sampling():
+    rng = np.random.default_rng(3)
+    graph = random_graph(3, "dense", rng)
+    counts = gs.ShiftCounts([[20, 3, 2], [4, 18, 5], [1, 4, 23]], [80, 70, 50])
+    problem, n = Problem(counts, graph, gs.Prior(2, 2, 2, 2)), 3
+    tau = Strengths(0.8, 0.8)
+    mode = find_mode(problem, tau, cold_start(problem)).latents
+    basis = np.kron(np.eye(n + 1), sum_zero_basis(n))
+    product = Curvature(problem, mode, tau).product
+    hessian = []
+    for e in basis.T:
+        moved = product(Latents(e[:n], e[n:].reshape(n, n).T.copy()))
+        hessian.append(basis.T @ np.concatenate([moved.theta, moved.phi.T.ravel()]))
+    centre = basis.T @ np.concatenate([mode.theta, mode.phi.T.ravel()])
+    proposal = multivariate_t(centre, 1.5 * np.linalg.inv(np.array(hessian)), df=6, seed=0)
+    points = proposal.rvs(300_000)
+    wide = points @ basis.T
+    theta, phi = wide[:, :n], wide[:, n:].reshape(-1, n, n).transpose(0, 2, 1)
+    log_weight = collapsed(problem, theta, phi) - proposal.logpdf(points)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    assert 1 / np.square(weight).sum() > 20_000  # its own error is far below that of HMC
+    q = np.exp(theta - logsumexp(theta, axis=1, keepdims=True))
+    mean = weight @ q
+    sd = np.sqrt(weight @ (q - mean) ** 2)
+    posterior = QUICK.infer(problem, np.random.default_rng(0))
+    check_against(posterior, mean, sd)
+    r = np.einsum("nji,ni->nj", np.exp(phi - logsumexp(phi, axis=1, keepdims=True)), q)
+    np.testing.assert_allclose(posterior.form.r.mean(axis=(0, 1)), weight @ r, atol=0.005)
+    confusion = np.exp(phi - logsumexp(phi, axis=1, keepdims=True))
+    expected = np.einsum("n,nji->ji", weight, confusion)
+    np.testing.assert_allclose(posterior.confusion_mean, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+def test_the_truth_falls_evenly_among_the_draws(prior):
+    """A small simulation-based calibration; examples/benchmarks/sbc.py is the large one."""
+    backend = gs.HMC(chains=2, warmup=200, draws=200, progress=False)
+    ranks = []
+    for seed in range(30):
+        rng = np.random.default_rng([seed, 5])
+        graph = gs.LabelGraph.from_weights(np.ones((3, 3)))
+        made = gs.simulate(graph, prior, n_source=15, n_target=60, seed=rng)
+        posterior = backend.infer(Problem(made.counts, graph, prior), rng)
+        chosen = rng.permutation(400)[:19]
+        draws = np.column_stack(
+            [posterior.form.q.reshape(-1, 3)]
+            + [posterior.form.others[name].reshape(-1, 1) for name in ("tau_q", "tau_C")]
+        )
+        ranks.append((draws[chosen] < [*made.q, made.tau.q, made.tau.C]).sum(axis=0))
+    assert min(rank_uniformity(found, 19) for found in np.array(ranks).T) > 0.005
+
+
+def test_jax_is_left_as_it_was_and_a_seed_repeats():
+    assert not jax.config.jax_enable_x64
+    problem, _, _ = random_problem(3, 0, anchored=False)
+    backend = gs.HMC(chains=2, warmup=50, draws=60, progress=False)
+    first, again, other = (backend.infer(problem, np.random.default_rng(s)) for s in (1, 1, 2))
+    assert not jax.config.jax_enable_x64
+    assert first.form.q.dtype == np.float64
+    np.testing.assert_array_equal(first.form.q, again.form.q)
+    assert not np.array_equal(first.form.q, other.form.q)
+    assert first.form.q.shape == (2, 60, 3)
+    assert set(first.form.others) >= {"tau_q", "tau_C", "diverging", "energy", "n_steps"}
+
+
+def test_one_chain_is_judged_by_its_halves():
+    problem, _, _ = random_problem(3, 0, anchored=False)
+    posterior = gs.HMC(chains=1, warmup=200, draws=300).infer(problem, np.random.default_rng(0))
+    assert 0.99 < posterior.diagnostics.figures["r_hat_max"] < 1.2
+    assert posterior.diagnostics.figures["bulk_ess_min"] > 10
+
+
+def test_few_draws_are_said():
+    problem, _, _ = random_problem(3, 0, anchored=True)
+    posterior = gs.HMC(chains=2, warmup=50, draws=60).infer(problem, np.random.default_rng(0))
+    assert "too few draws" in posterior.diagnostics.message
+    assert "below 400" in posterior.diagnostics.message
+    assert {"alpha", "beta"} < set(posterior.form.others)
+
+
+def judged(**changes):
+    """The verdict on clean draws with some of them spoilt."""
+    rng = np.random.default_rng(0)
+    prior = gs.Prior.anchored() if changes.pop("anchored", False) else gs.Prior()
+    problem = Problem(gs.ShiftCounts([[45, 5], [5, 45]], [70, 30]), None, prior)
+    q = rng.dirichlet([7, 3], (4, 1000))
+    others = {name: rng.gamma(5, size=(4, 1000)) for name in ("tau_q", "tau_C")}
+    others |= {"energy": rng.normal(size=(4, 1000)), "diverging": np.zeros((4, 1000), bool)}
+    others |= {"n_steps": np.full((4, 1000), 31), "acceptance_rate": np.full((4, 1000), 0.9)}
+    return hmc.judge(problem, changes.pop("q", q), others | changes, 9, 1.0)
+
+
+def test_clean_draws_are_ok():
+    assert judged().status is gs.Status.OK
+
+
+def test_spoilt_draws_are_not():
+    rng = np.random.default_rng(1)
+    q = rng.dirichlet([7, 3], (4, 1000))
+    q[0] = rng.dirichlet([3, 7], 1000)
+    apart = judged(q=q)
+    assert apart.status is gs.Status.CHAINS_DISAGREE
+    assert "the share of class 0" in apart.message
+    diverging = np.zeros((4, 1000), bool)
+    diverging[:, :5] = True
+    assert judged(diverging=diverging).status is gs.Status.DIVERGENT
+    slow = np.cumsum(rng.normal(size=(4, 1000)), axis=1)
+    assert "E-BFMI" in judged(energy=slow).message
+    sides = rng.gamma(5, size=(4, 1000)) * np.array([[1], [10], [1], [10]])
+    two_sided = judged(tau_C=sides, anchored=True)
+    assert two_sided.status is gs.Status.CHAINS_DISAGREE
+    assert "chains started on both sides stay apart" in two_sided.message
+
+
+def test_a_long_run_says_so_beforehand(monkeypatch):
+    problem, _, _ = random_problem(3, 0, anchored=False)
+    monkeypatch.setattr(hmc, "_LARGE", 2)
+    monkeypatch.setattr(hmc, "_WORTH_SAYING", 0.0)
+    backend = gs.HMC(chains=2, warmup=50, draws=60, progress=False)
+    with pytest.warns(gs.GSB3SEWarning, match="HMC over 3 classes may take"):
+        backend.infer(problem, np.random.default_rng(0))
+
+
+def test_chains_start_on_both_sides():
+    problem, _, _ = random_problem(6, 0, anchored=True)
+    starts = nuts.starting_points(problem, column_frame(problem), 4, np.random.default_rng(0))
+    log_tau = np.array([start["log_tau"][1] for start in starts])
+    assert log_tau[[0, 2]].max() + 2 < log_tau[[1, 3]].min()
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    problem, _, _ = random_problem(3, 0, anchored=False)
+    backend = gs.HMC(chains=2, warmup=50, draws=60, progress=True)
+    backend.infer(problem, np.random.default_rng(0))
+    assert "NUTS, 2 chains" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chains": 0}, "chains must be a whole number of at least 1"),
+        ({"warmup": 5}, "warmup must be a whole number of at least 20"),
+        ({"draws": 2.5}, "draws must be a whole number"),
+        ({"target_accept": 1.0}, "target_accept must lie between"),
+        ({"max_tree_depth": 0}, "max_tree_depth must be"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        gs.HMC(**settings)
