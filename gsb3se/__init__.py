@@ -8,21 +8,33 @@
 
 from gsb3se import adaptation, baselines, geometry, shifts
 from gsb3se.counts import ShiftCounts
+from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import GSB3SEWarning
+from gsb3se.estimate import InferenceError, estimate
 from gsb3se.graph import LabelGraph
+from gsb3se.inference.hmc import HMC
+from gsb3se.inference.newton import NewtonCG
+from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.simulation import simulate
 
 __version__ = "0.1.0"
 __all__ = [
+    "HMC",
+    "Diagnostics",
     "GSB3SEWarning",
+    "InferenceError",
     "LabelGraph",
+    "NewtonCG",
+    "Posterior",
     "Prior",
     "Problem",
     "ShiftCounts",
+    "Status",
     "adaptation",
     "baselines",
+    "estimate",
     "geometry",
     "shifts",
     "simulate",

@@ -1,0 +1,97 @@
+"""estimate: counts, graph, prior and a backend in; the posterior of q out."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+
+from gsb3se.counts import ShiftCounts
+from gsb3se.diagnostics import Diagnostics
+from gsb3se.errors import GSB3SEWarning
+from gsb3se.graph import LabelGraph
+from gsb3se.posterior import Posterior
+from gsb3se.prior import Prior
+from gsb3se.problem import Problem
+
+# Where each backend lives; it is imported when it is asked for.
+BACKENDS = {
+    "hmc": ("gsb3se.inference.hmc", "HMC"),
+    "newton": ("gsb3se.inference.newton", "NewtonCG"),
+}
+DEFAULT_BACKEND = "newton"
+
+
+class Backend(Protocol):
+    """A frozen object with one method."""
+
+    def infer(self, problem: Problem, rng: np.random.Generator) -> Posterior:
+        """The posterior of a problem; all randomness comes from ``rng``."""
+        ...
+
+
+class InferenceError(RuntimeError):
+    """A strict estimate whose status is not ok; the result is in ``posterior``."""
+
+    def __init__(self, posterior: Posterior) -> None:
+        super().__init__(posterior.diagnostics.message)
+        self.posterior = posterior
+
+
+def estimate(
+    counts: ShiftCounts,
+    graph: LabelGraph | None = None,
+    *,
+    prior: Prior | None = None,
+    backend: str | Backend = DEFAULT_BACKEND,
+    seed: int | np.random.Generator = 0,
+    strict: bool = False,
+) -> Posterior:
+    """Infer the target class prior q.
+
+    Args:
+        counts: validation confusion counts and target prediction counts.
+        graph: which labels are alike; None if nothing is known (the exchangeable graph).
+        prior: the hyper-priors; None for the paper's ``Prior()``.
+        backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "hmc", "newton".
+        seed: seed or generator, the only source of randomness.
+        strict: raise InferenceError instead of a warning if the status is not ok.
+
+    Returns:
+        The posterior; what to know about it is in ``posterior.diagnostics``.
+
+    >>> counts = ShiftCounts([[45, 5], [5, 45]], target=[700, 300], labels=["cat", "dog"])
+    >>> post = estimate(counts, backend="newton")
+    >>> bool(post.interval(0.9)[0][0] < 0.75 < post.interval(0.9)[1][0])
+    True
+    """
+    problem = Problem(counts, graph, prior)
+    posterior = as_backend(backend).infer(problem, np.random.default_rng(seed))
+    posterior = replace(posterior, labels=counts.labels, n_target=counts.n_target)
+    report(posterior.diagnostics, posterior if strict else None)
+    return posterior
+
+
+def as_backend(backend: str | Backend) -> Backend:
+    """A backend object from its name, or the object itself."""
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            known = ", ".join(repr(name) for name in BACKENDS)
+            raise ValueError(f"unknown backend {backend!r}: expected one of {known}")
+        module, name = BACKENDS[backend]
+        return getattr(import_module(module), name)()
+    if isinstance(backend, type) or not callable(getattr(backend, "infer", None)):
+        raise TypeError(f"backend must be a name or an object such as gs.HMC(); got {backend!r}")
+    return backend
+
+
+def report(diagnostics: Diagnostics, strict_posterior: Posterior | None) -> None:
+    """Warn of a status that is not ok, or raise it."""
+    if diagnostics.status.is_ok:
+        return
+    if strict_posterior is not None:
+        raise InferenceError(strict_posterior)
+    warnings.warn(diagnostics.message, GSB3SEWarning, stacklevel=3)
