@@ -1,6 +1,13 @@
-"""Settings that all tests share."""
+"""Settings and fixtures that tests share."""
 
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from commands import write_csv
 from hypothesis import HealthCheck, settings
+
+from gsb3se import ShiftCounts
+from gsb3se.cli import main
 
 # The same examples every time: a failure in one run is a failure in the next.
 settings.register_profile(
@@ -11,3 +18,27 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments):
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+    return call
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    """A validation and a target file, and the counts they hold."""
+    rng = np.random.default_rng(0)
+    names = np.array(["ant", "bee", "cow"])
+    truth = rng.integers(3, size=200)
+    predicted = np.where(rng.uniform(size=200) < 0.8, truth, rng.integers(3, size=200))
+    target = rng.choice(3, 500, p=[0.6, 0.3, 0.1])
+    write_csv(tmp_path / "val.csv", id=range(200), label=names[truth], prediction=names[predicted])
+    write_csv(tmp_path / "new.csv", prediction=names[target])
+    return ShiftCounts.from_predictions(names[truth], names[predicted], names[target])

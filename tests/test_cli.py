@@ -7,51 +7,11 @@ import warnings
 import numpy as np
 import pytest
 from click import ClickException
-from click.testing import CliRunner
+from commands import failed_with, write_csv
 
 from gsb3se import LabelGraph, ShiftCounts, baselines
-from gsb3se.cli import main
 from gsb3se.cli.console import plain_speech
 from gsb3se.torchvision_ops import make_torchvision_importable
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments):
-        return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-    return call
-
-
-def write_csv(path, **columns):
-    rows = zip(*columns.values(), strict=True)
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
-    path.write_text("\n".join(lines) + "\n")
-
-
-@pytest.fixture
-def predictions(tmp_path):
-    """A validation and a target file, and the counts they hold."""
-    rng = np.random.default_rng(0)
-    names = np.array(["ant", "bee", "cow"])
-    truth = rng.integers(3, size=200)
-    predicted = np.where(rng.uniform(size=200) < 0.8, truth, rng.integers(3, size=200))
-    target = rng.choice(3, 500, p=[0.6, 0.3, 0.1])
-    write_csv(tmp_path / "val.csv", id=range(200), label=names[truth], prediction=names[predicted])
-    write_csv(tmp_path / "new.csv", prediction=names[target])
-    return ShiftCounts.from_predictions(names[truth], names[predicted], names[target])
-
-
-def failed_with(result, message):
-    assert result.exit_code != 0
-    assert message in result.output
-    assert "Traceback" not in result.output
-    assert isinstance(result.exception, SystemExit)
-    return True
-
 
 # baselines
 
@@ -125,7 +85,10 @@ def test_integer_labels_in_csv_sort_as_numbers_and_other_columns_can_be_named(ru
     [
         (["--validation", "val.csv"], "give --validation and --target, or --counts"),
         (["--validation", "val.csv", "--target", "absent.csv"], "'absent.csv' does not exist"),
-        (["--validation", "val.csv", "--target", "val.txt"], "expected a .csv or .npz file"),
+        (
+            ["--validation", "val.csv", "--target", "val.txt"],
+            "expected a .csv, .parquet or .npz file",
+        ),
         (
             ["--validation", "new.csv", "--target", "new.csv"],
             "has no column 'label'; it has 'prediction'",

@@ -7,13 +7,14 @@ import io
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from gsb3se import baselines as methods
-from gsb3se.cli.console import ExistingFile, File, console, plain_speech, table
-from gsb3se.cli.inputs import PROBABILITIES, Columns, Inputs, read_inputs
+from gsb3se.cli.console import File, check_output, console, plain_speech, table
+from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_options, read_inputs
 from gsb3se.errors import GSB3SEWarning, some_of
 from gsb3se.files import write_text
 from gsb3se.simplex import Vector
@@ -23,16 +24,7 @@ _ROWS_SHOWN = 25
 
 
 @click.command()
-@click.option(
-    "--validation", type=ExistingFile, help="CSV or NPZ with true labels and predictions."
-)
-@click.option("--target", type=ExistingFile, help="CSV or NPZ with the target's predictions.")
-@click.option("--counts", type=ExistingFile, help="Instead of both: a saved ShiftCounts file.")
-@click.option(
-    "--labels", type=ExistingFile, help="All classes in order: a name a line, or a JSON list."
-)
-@click.option("--label-column", default="label", show_default=True)
-@click.option("--prediction-column", default="prediction", show_default=True)
+@input_options
 @click.option(
     "--method",
     "chosen",
@@ -41,30 +33,19 @@ _ROWS_SHOWN = 25
     help="May be repeated; by default all that the files allow.",
 )
 @click.option("--out", type=File, help="Write the estimates to a .csv or .json file.")
-def baselines(
-    validation: Path | None,
-    target: Path | None,
-    counts: Path | None,
-    labels: Path | None,
-    label_column: str,
-    prediction_column: str,
-    chosen: tuple[str, ...],
-    out: Path | None,
-) -> None:
+def baselines(chosen: tuple[str, ...], out: Path | None, **sources: Any) -> None:
     """Estimate the target prior by BBSE, RLLS, MLLS and EM.
 
     EM needs soft scores: an array "probabilities" (rows by classes, in the order of the labels) in
     the target's NPZ file. If the validation file has one too, they are calibrated on it by BCTS.
     """
     with plain_speech():
-        if out is not None and out.suffix not in (".csv", ".json"):
-            raise ValueError(f"--out must end in .csv or .json; got {out}")
-        columns = Columns(label_column, prediction_column)
-        inputs = read_inputs(validation, target, counts, labels, columns)
+        check_output(out, "--out", ".csv", ".json")
+        inputs = read_inputs(**sources)
         names = chosen or tuple(name for name in _METHODS if name != "em" or _allows_em(inputs))
         estimates = {name: _estimate(name, inputs) for name in names}
         if out is not None:
-            write = _as_csv if out.suffix == ".csv" else _as_json
+            write = _as_csv if out.suffix.lower() == ".csv" else _as_json
             write_text(out, write(inputs, estimates))
         _show(inputs, estimates)
         if out is not None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -24,27 +25,38 @@ notes = Console(stderr=True, markup=False, highlight=False)
 @contextmanager
 def plain_speech() -> Iterator[None]:
     """Errors end the command with their message alone; the package's warnings become notes."""
-    caught: list[warnings.WarningMessage] = []
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", GSB3SEWarning)
-            yield
-    except (ValueError, OSError, RuntimeError, MissingExtra) as error:
-        raise click.ClickException(_one_sentence(error)) from error
-    finally:
-        for warning in caught:
-            if issubclass(warning.category, GSB3SEWarning):
-                notes.print(f"note: {warning.message}", style="yellow")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", GSB3SEWarning)
+        show_others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, GSB3SEWarning):
+                notes.print(f"note: {message}", style="yellow")
             else:
-                warnings.showwarning(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
+                show_others(message, category, *where, **more)
+
+        warnings.showwarning = show  # undone by catch_warnings
+        try:
+            yield
+        except (ValueError, ArithmeticError, OSError, RuntimeError, MissingExtra) as error:
+            raise click.ClickException(_one_sentence(error)) from error
 
 
 def _one_sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def check_output(path: Path | None, option: str, *suffixes: str) -> None:
+    """Say before the work what would keep its result from being written."""
+    if path is None:
+        return
+    if path.suffix.lower() not in suffixes:
+        expected = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise ValueError(f"{option} must end in {expected}; got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
 def table(title: str, *columns: str) -> Table:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from gsb3se import baselines, shifts
+from gsb3se import baselines, plots, shifts
 from gsb3se.adaptation import correct
-from gsb3se.cli.console import console, plain_speech, table
+from gsb3se.cli.console import File, check_output, console, plain_speech, table
 from gsb3se.counts import ShiftCounts
-from gsb3se.errors import require
+from gsb3se.errors import MissingExtra, require
+from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, estimate
+from gsb3se.graph import LabelGraph
+from gsb3se.posterior import Posterior
+from gsb3se.prior import Prior
 from gsb3se.simplex import Matrix, Vector
 
 _LEAST_LOG_PROBABILITY = -30.0  # naive Bayes is sure beyond all digits
@@ -24,6 +29,7 @@ class Experiment:
     """A classifier's output on validation and target rows, and the truth of the target."""
 
     counts: ShiftCounts
+    graph: LabelGraph
     validation_logits: Matrix
     validation_truth: NDArray[np.int64]
     target_logits: Matrix
@@ -50,9 +56,20 @@ class Experiment:
 @click.option(
     "--alpha", default=1.0, show_default=True, help="Dirichlet concentration of the shift."
 )
-def demo(seed: int, train: int, validation: int, alpha: float) -> None:
-    """Train a small classifier on real digits, shift the classes, estimate the shift."""
+@click.option(
+    "--backend", type=click.Choice(list(BACKENDS)), default=DEFAULT_BACKEND, show_default=True
+)
+@click.option(
+    "--plot",
+    type=File,
+    default=Path("gsb3se-demo.png"),
+    show_default=True,
+    help="Where the intervals are drawn.",
+)
+def demo(seed: int, train: int, validation: int, alpha: float, backend: str, plot: Path) -> None:
+    """Train a small classifier on real digits, shift the classes, infer the shift."""
     with plain_speech():
+        check_output(plot, "--plot", *plots.SUFFIXES)
         with console.status("training a classifier on scikit-learn's digits"):
             made = run_experiment(seed, train, validation, alpha)
         console.print(
@@ -60,6 +77,12 @@ def demo(seed: int, train: int, validation: int, alpha: float) -> None:
             f"labelled ones a class meets {made.counts.n_target} whose shares have shifted."
         )
         _show(made, _estimates(made))
+        with console.status(f"inferring the posterior by {backend}"):
+            posterior = estimate(
+                made.counts, made.graph, prior=Prior.anchored(), backend=backend, seed=seed
+            )
+        _show_posterior(made, posterior)
+        _draw(made, posterior, plot)
 
 
 def run_experiment(seed: int, train: int, validation: int, alpha: float) -> Experiment:
@@ -91,6 +114,7 @@ def run_experiment(seed: int, train: int, validation: int, alpha: float) -> Expe
     )
     return Experiment(
         counts,
+        LabelGraph.from_class_means(images[fit], truth[fit], k=4),
         np.maximum(model.predict_log_proba(images[held]), _LEAST_LOG_PROBABILITY),
         truth[held],
         np.maximum(model.predict_log_proba(images[target]), _LEAST_LOG_PROBABILITY),
@@ -127,6 +151,42 @@ def _show(made: Experiment, estimates: dict[str, Vector]) -> None:
         "Accuracy is that of the calibrated classifier after Saerens' correction to each column; "
         f"without it, {_accuracy(made.target_probabilities, made)}."
     )
+
+
+def _show_posterior(made: Experiment, posterior: Posterior) -> None:
+    columns = ("digit", "truth", "predicted", "mean", "sd", "5 %", "95 %", "inside")
+    shown = table("Posterior of each digit's share, anchored prior, graph of mean images", *columns)
+    low, high = posterior.interval(0.9)
+    inside = (low <= made.realised) & (made.realised <= high)
+    for digit in range(10):
+        shown.add_row(
+            str(digit),
+            f"{made.realised[digit]:.3f}",
+            f"{made.counts.target[digit] / made.counts.n_target:.3f}",
+            f"{posterior.mean[digit]:.3f}",
+            f"{posterior.sd[digit]:.3f}",
+            f"{low[digit]:.3f}",
+            f"{high[digit]:.3f}",
+            "yes" if inside[digit] else "no",
+        )
+    shown.add_section()
+    shown.add_row("L1 error", "", "", f"{np.abs(posterior.mean - made.realised).sum():.3f}")
+    console.print(shown)
+    console.print(
+        f"{inside.sum()} of 10 intervals (90 %) hold the share; status: "
+        f"{posterior.diagnostics.status.value}"
+    )
+
+
+def _draw(made: Experiment, posterior: Posterior, path: Path) -> None:
+    """The picture, or why there is none."""
+    marked = {"truth": made.realised, "predicted": made.counts.target / made.counts.n_target}
+    try:
+        plots.intervals(posterior, path, others=marked)
+    except MissingExtra as missing:
+        console.print(f"no picture: {missing}")
+    else:
+        console.print(f"wrote {path}")
 
 
 def _accuracy(scores: Matrix, made: Experiment) -> str:

@@ -6,18 +6,22 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from gsb3se.adaptation import as_probabilities
+from gsb3se.cli.console import ExistingFile
 from gsb3se.counts import ShiftCounts
-from gsb3se.errors import some_of
+from gsb3se.errors import require, some_of
 from gsb3se.files import read_npz, read_text
-from gsb3se.labels import Label, as_column, as_labels, encode, more_than_once
+from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode, more_than_once
 
 PROBABILITIES = "probabilities"
 
@@ -28,6 +32,39 @@ class Columns:
 
     label: str = "label"
     prediction: str = "prediction"
+    count: str | None = None
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where the counts come from; read them with :func:`read_inputs`."""
+    options = (
+        click.option(
+            "--validation",
+            type=ExistingFile,
+            help="CSV, Parquet or NPZ with true labels and predictions.",
+        ),
+        click.option(
+            "--target",
+            type=ExistingFile,
+            help="CSV, Parquet or NPZ with the target's predictions.",
+        ),
+        click.option(
+            "--counts", type=ExistingFile, help="Instead of both: a saved ShiftCounts file."
+        ),
+        click.option(
+            "--labels",
+            type=ExistingFile,
+            help="All classes in order: a name a line, or a JSON list.",
+        ),
+        click.option("--label-column", default="label", show_default=True),
+        click.option("--prediction-column", default="prediction", show_default=True),
+        click.option(
+            "--count-column", help="A column that says how many predictions each row stands for."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +82,35 @@ def read_inputs(
     target: Path | None,
     counts: Path | None,
     labels: Path | None,
-    columns: Columns,
+    label_column: str,
+    prediction_column: str,
+    count_column: str | None,
 ) -> Inputs:
     """Counts from a counts file, or from a validation and a target file of predictions."""
+    columns = Columns(label_column, prediction_column, count_column)
     if counts is not None:
         if validation is not None or target is not None or labels is not None:
             raise ValueError("give either --counts or --validation and --target, not both")
         return Inputs(ShiftCounts.load(counts))
     if validation is None or target is None:
         raise ValueError("give --validation and --target, or --counts")
-    source = read_columns(validation, [columns.label, columns.prediction])
-    aim = read_columns(target, [columns.prediction])
+    if len({columns.label, columns.prediction, columns.count}) < 3:
+        raise ValueError(
+            "--label-column, --prediction-column and --count-column must name different columns"
+        )
+    counted = [] if columns.count is None else [columns.count]
+    source = read_columns(validation, [columns.label, columns.prediction, *counted])
+    aim = read_columns(target, [columns.prediction, *counted])
     truth, predicted = source[columns.label], source[columns.prediction]
     target_predicted = aim[columns.prediction]
     if all(_is_integer_text(part) for part in (truth, predicted, target_predicted)):
         truth, predicted, target_predicted = map(_to_integers, (truth, predicted, target_predicted))
     names = None if labels is None else read_labels(labels, like=truth)
+    if columns.count is not None:
+        times = _as_counts(validation, source[columns.count], len(truth))
+        target_times = _as_counts(target, aim[columns.count], len(target_predicted))
+        weighted = (truth, predicted, target_predicted, times, target_times)
+        return Inputs(_weighted_counts(*weighted, names))
     made = ShiftCounts.from_predictions(truth, predicted, target_predicted, labels=names)
     return Inputs(
         made,
@@ -68,6 +118,36 @@ def read_inputs(
         _check_scores(validation, source, len(truth), made.n_classes),
         _check_scores(target, aim, len(target_predicted), made.n_classes),
     )
+
+
+def _weighted_counts(
+    truth: NDArray[Any],
+    predicted: NDArray[Any],
+    target: NDArray[Any],
+    times: NDArray[np.int64],
+    target_times: NDArray[np.int64],
+    labels: tuple[Label, ...] | None,
+) -> ShiftCounts:
+    """Counts from rows that stand for several predictions each."""
+    truth, predicted, target = (as_column(part, "a column") for part in (truth, predicted, target))
+    names = distinct_values(truth, predicted, target) if labels is None else labels
+    n = len(names)
+    rows, columns = encode(predicted, names, "predictions"), encode(truth, names, "labels")
+    confusion = sparse.coo_array((times, (rows, columns)), shape=(n, n))
+    summed = np.zeros(n, dtype=np.int64)
+    np.add.at(summed, encode(target, names, "predictions"), target_times)
+    return ShiftCounts(confusion, summed, names)
+
+
+def _as_counts(path: Path, column: NDArray[Any], n_rows: int) -> NDArray[np.int64]:
+    """A column of counts as whole numbers, one a row."""
+    if column.shape != (n_rows,):
+        raise ValueError(f"{path}: expected {n_rows} counts, one a row; got shape {column.shape}")
+    if column.dtype.kind in "fu" and (column <= 2**53).all() and (np.floor(column) == column).all():
+        column = column.astype(np.int64)
+    if not _is_integer_text(column) or (_to_integers(column) < 0).any():
+        raise ValueError(f"{path}: counts must be whole numbers, none negative")
+    return _to_integers(column)
 
 
 def _check_scores(
@@ -90,7 +170,7 @@ def _check_scores(
 
 
 def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
-    """The wanted columns of a CSV or NPZ file, and an NPZ file's probabilities."""
+    """The wanted columns of a CSV, Parquet or NPZ file, and an NPZ file's probabilities."""
     if path.suffix == ".csv":
         return _read_csv(path, wanted)
     if path.suffix == ".npz":
@@ -100,7 +180,26 @@ def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
         if PROBABILITIES in arrays:
             kept[PROBABILITIES] = arrays[PROBABILITIES]
         return kept
-    raise ValueError(f"{path}: expected a .csv or .npz file")
+    if path.suffix == ".parquet":
+        return _read_parquet(path, wanted)
+    raise ValueError(f"{path}: expected a .csv, .parquet or .npz file")
+
+
+def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
+    parquet = require("pyarrow.parquet", extra="batch")
+    arrow = require("pyarrow", extra="batch")
+    try:
+        _check_columns(path, wanted, parquet.read_schema(path).names)
+        table = parquet.read_table(path, columns=wanted)
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from None
+    columns = {}
+    for name in wanted:
+        if empty := table[name].null_count:
+            raise ValueError(f"{path}: the column {name!r} is empty in {empty} rows")
+        values = table[name].to_numpy()
+        columns[name] = np.array(values.tolist()) if values.dtype == object else values
+    return columns
 
 
 def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
