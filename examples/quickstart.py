@@ -44,3 +44,10 @@ for name, estimate in {
     error = np.abs(estimate - drawn.realised).sum()
     print(f"{name:13s} L1 error {error:.3f}   even digits {estimate[::2].sum():.3f}")
 print(f"{'truth':13s} {'':14s}   even digits {drawn.realised[::2].sum():.3f}")
+
+# The posterior: the same shares with their uncertainty, and a status that says what to know of it.
+post = gs.estimate(counts, graph, prior=gs.Prior.anchored(), backend="newton")
+print(post.summary())
+low, high = post.interval(0.9)
+held = ((low <= drawn.realised) & (drawn.realised <= high)).sum()
+print(f"{held} of 10 intervals hold the true share")
