@@ -157,14 +157,14 @@ def test_three_classes_match_importance_sampling():
 @pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
 def test_the_truth_falls_evenly_among_the_draws(prior):
     """A small simulation-based calibration; examples/benchmarks/sbc.py is the large one."""
-    backend = gs.HMC(chains=2, warmup=200, draws=200, progress=False)
+    backend = gs.HMC(chains=2, progress=False)
     ranks = []
     for seed in range(30):
         rng = np.random.default_rng([seed, 5])
         graph = gs.LabelGraph.from_weights(np.ones((3, 3)))
         made = gs.simulate(graph, prior, n_source=15, n_target=60, seed=rng)
         posterior = backend.infer(Problem(made.counts, graph, prior), rng)
-        chosen = rng.permutation(400)[:19]
+        chosen = rng.permutation(2000)[:19]
         draws = np.column_stack(
             [posterior.form.q.reshape(-1, 3)]
             + [posterior.form.others[name].reshape(-1, 1) for name in ("tau_q", "tau_C")]
