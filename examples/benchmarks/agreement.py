@@ -1,0 +1,185 @@
+"""How close is a backend to the exact posterior?
+
+python examples/benchmarks/agreement.py --backend structured --backend laplace --data DIR --cache DIR
+
+The exact posterior is HMC's, run until every share has an effective sample size of 1,000; it is
+kept in the cache folder, so that a second run, perhaps of another backend, only loads it. Errors
+are those of q in units of HMC's sd, pooled over classes and seeds of a case: the absolute error of
+the mean, the ratio of the sds, the error of the 5 % and 95 % quantiles, the 1-Wasserstein distance;
+then the L1 error of both against the truth. "hmc halves" compares one half of HMC's draws with the
+other: nothing can be told to be closer than that. Cases whose chains disagree have no reference and
+are marked. Times are those of inference alone, HMC's with compilation.
+"""
+
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+from cases import PRIORS, Case, cifar100, drawn_from_hierarchy, simulated_classifier
+from rich.console import Console
+from rich.table import Table
+
+import gsb3se as gs
+from gsb3se.estimate import as_backend
+
+LEAST_ESS = 1000
+LARGEST_R_HAT = 1.02
+
+
+@click.command()
+@click.option("--backend", "backends", multiple=True, default=("structured",), show_default=True)
+@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--classes", default=(10, 30, 100), multiple=True, type=int)
+@click.option("--prior", "priors", default=tuple(PRIORS), multiple=True)
+@click.option("--seeds", default=3, show_default=True)
+@click.option("--hierarchy", is_flag=True, help="Also problems drawn from the hierarchy itself.")
+@click.option("--each", is_flag=True, help="A row a seed as well.")
+def main(
+    backends: tuple[str, ...],
+    data: Path | None,
+    cache: Path,
+    classes: tuple[int, ...],
+    priors: tuple[str, ...],
+    seeds: int,
+    hierarchy: bool,
+    each: bool,
+) -> None:
+    """Compare backends with HMC and print a row a case and backend."""
+    cache.mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    for seed in range(seeds):
+        for name, case in cases(data, classes, priors, seed, hierarchy):
+            reference, seconds = exact(case, cache / f"{name} seed {seed}.npz")
+            label = name if mixed(reference) else name + " (chains disagree)"
+            found[label, "hmc halves"].append(Comparison.of_halves(reference, case.truth, seconds))
+            for backend in backends:
+                began = time.perf_counter()
+                posterior = as_backend(backend).infer(case.problem, np.random.default_rng(seed))
+                taken = time.perf_counter() - began
+                made = Comparison(reference, posterior, case.truth, seconds, taken)
+                found[label, backend].append(made)
+                if each:
+                    print(f"{label} seed {seed}, {backend}: {made}", flush=True)
+    table = Table(
+        "case", "backend", "mean error: median", "p95", "sd ratio: 5 %", "50 %", "95 %",
+        "in .88-1.14", "5 % error", "95 % error", "W1", "L1", "L1 of HMC", "s", "s of HMC",
+    )  # fmt: skip
+    for (name, backend), comparisons in found.items():
+        table.add_row(name, backend, *pooled(comparisons))
+    Console(width=220).print(table)
+
+
+def cases(
+    data: Path | None, classes: tuple[int, ...], priors: tuple[str, ...], seed: int, hierarchy: bool
+) -> Iterator[tuple[str, Case]]:
+    """Every case of a seed, by name."""
+    for prior in priors:
+        for n in classes:
+            for labels in (10, 50):
+                for n_target in (1000, 10_000):
+                    name = f"K={n} {labels} a class n'={n_target} {prior}"
+                    made = simulated_classifier(n, labels, n_target, PRIORS[prior], seed)
+                    yield f"simulated {name}", made
+                    if hierarchy:
+                        drawn = drawn_from_hierarchy(n, labels, n_target, PRIORS[prior], seed)
+                        yield f"hierarchy {name}", drawn
+        for model in ("wideresnet164", "lenet5") if data is not None else ():
+            for labels in (10, 50):
+                name = f"CIFAR-100 {model} {labels} a class {prior}"
+                yield name, cifar100(data, model, labels, PRIORS[prior], seed)
+
+
+def exact(case: Case, path: Path) -> tuple[gs.Posterior, float]:
+    """HMC's posterior and its seconds, from the cache or run and kept there."""
+    if not path.exists():
+        small = case.problem.n_classes < 100
+        for draws in (1000, 3000) if small else (500,):
+            backend = gs.HMC(warmup=500 if small else 300, draws=draws, progress=False)
+            posterior = backend.infer(case.problem, np.random.default_rng(0))
+            if posterior.diagnostics.figures["bulk_ess_min"] >= LEAST_ESS:
+                break
+        posterior.save(path)
+        figures = posterior.diagnostics.figures
+        told = ", ".join(f"{figures[k]:.4g}" for k in ("seconds", "bulk_ess_min", "r_hat_max"))
+        print(f"{path.stem}: s, ESS, R-hat {told}", flush=True)
+    posterior = gs.Posterior.load(path)
+    return posterior, posterior.diagnostics.figures["seconds"]
+
+
+def mixed(reference: gs.Posterior) -> bool:
+    """Whether the shares' chains agree and hold enough draws."""
+    figures = reference.diagnostics.figures
+    return max(figures["r_hat_q"]) <= LARGEST_R_HAT and figures["bulk_ess_min"] >= LEAST_ESS
+
+
+class Comparison:
+    """A posterior against the reference, class by class, in units of the reference's sd."""
+
+    def __init__(
+        self,
+        reference: gs.Posterior,
+        posterior: gs.Posterior,
+        truth: np.ndarray,
+        reference_seconds: float,
+        seconds: float,
+    ) -> None:
+        sd = reference.sd
+        levels = np.linspace(0.005, 0.995, 100)
+        self.mean = np.abs(posterior.mean - reference.mean) / sd
+        self.ratio = posterior.sd / sd
+        low, high = (posterior.quantile([0.05, 0.95]) - reference.quantile([0.05, 0.95])) / sd
+        self.low, self.high = np.abs(low), np.abs(high)
+        apart = np.abs(posterior.quantile(levels) - reference.quantile(levels))
+        self.wasserstein = apart.mean(axis=0) / sd
+        self.l1 = np.abs(posterior.mean - truth).sum()
+        self.reference_l1 = np.abs(reference.mean - truth).sum()
+        self.seconds, self.reference_seconds = seconds, reference_seconds
+        self.status = posterior.diagnostics.status.value
+
+    @classmethod
+    def of_halves(
+        cls, reference: gs.Posterior, truth: np.ndarray, seconds: float
+    ) -> "Comparison":
+        """One half of every chain against the other."""
+        half = reference.form.q.shape[1] // 2
+        first, second = (
+            gs.Posterior.from_draws(part)
+            for part in (reference.form.q[:, :half], reference.form.q[:, half:])
+        )
+        return cls(first, second, truth, seconds, seconds)
+
+    def __str__(self) -> str:
+        inside = np.mean((self.ratio >= 0.88) & (self.ratio <= 1.14))
+        return (
+            f"mean {np.median(self.mean):.3f} {np.quantile(self.mean, 0.95):.3f}, sd "
+            f"{np.quantile(self.ratio, 0.05):.2f} {np.median(self.ratio):.2f} "
+            f"{np.quantile(self.ratio, 0.95):.2f} in {inside:.2f}, L1 {self.l1:.4f} "
+            f"{self.reference_l1:.4f}, {self.seconds:.2f} s, {self.status}"
+        )
+
+
+def pooled(comparisons: list[Comparison]) -> list[str]:
+    """The figures of all classes and seeds of a case."""
+
+    def every(name: str) -> np.ndarray:
+        return np.concatenate([np.atleast_1d(getattr(one, name)) for one in comparisons])
+
+    mean, ratio = every("mean"), every("ratio")
+    return [
+        f"{np.median(mean):.3f}",
+        f"{np.quantile(mean, 0.95):.3f}",
+        *(f"{x:.2f}" for x in np.quantile(ratio, [0.05, 0.5, 0.95])),
+        f"{np.mean((ratio >= 0.88) & (ratio <= 1.14)):.2f}",
+        *(f"{np.median(every(name)):.3f}" for name in ("low", "high", "wasserstein")),
+        *(f"{every(name).mean():.4f}" for name in ("l1", "reference_l1")),
+        *(f"{every(name).mean():.2f}" for name in ("seconds", "reference_seconds")),
+    ]
+
+
+if __name__ == "__main__":
+    main()

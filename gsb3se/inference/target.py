@@ -1,0 +1,264 @@
+"""The posterior of the class shares given the columns' laws: one density, sampled in parallel.
+
+The state is (log eta, d): levels, and what log u deviates from its mean given them, d ~ N(0, V).
+With theta = log eta + log u(eta) + d and tau_q integrated out in closed form, the density is
+
+    prod_j p(n_j | eta)  N(d; 0, V)  (b_q + theta'L theta / 2)^-(a_q + (K-1)/2),
+
+O(K^2) a point. A Gaussian at its mode gives coordinates z in which it is nearly N(0, I); a few
+hundred chains start there and move together by Hamiltonian trajectories whose free motion is the
+Gaussian's own rotation, so that a handful of kicks by the remaining force make a whole turn. The
+force need not be an exact gradient for the chains to be exact: only that of the rows is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from gsb3se.inference.columns import ColumnLaws
+from gsb3se.inference.rows import Array, TargetRows
+from gsb3se.problem import Problem
+from gsb3se.simplex import Matrix, Vector, softmax
+
+_EM_STEPS = 200
+_MODE_STEPS = 40
+_MODE_TOLERANCE = 0.05  # Newton decrement: the Gaussian only sets the pace
+_TAU_CHANGE = 0.05
+_LARGEST_STEP = 3.0
+_QUARTER_TURN = np.pi / 2
+_LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Where the density is, and how wide: log eta = centre + spread z, d = own z'.
+
+    Attributes:
+        centre: (K,) mode of log eta; spread: (K, K); own: (K, K).
+        weight: (K,) d theta_i / d log eta_i there.
+        tau: the strength tau_q at the mode.
+        precision: (K, K) of theta at the mode, its prior included.
+        converged: whether the search for the mode ended by itself.
+        steps: Newton steps it took.
+    """
+
+    centre: Vector
+    spread: Matrix
+    own: Matrix
+    weight: Vector
+    tau: float
+    covariance: Matrix
+    converged: bool
+    steps: int
+
+
+class Point(NamedTuple):
+    """C points of the density: value (C,), force (2K, C), theta (K, C), log eta (K, C)."""
+
+    value: Array
+    force: Array
+    theta: Array
+    log_eta: Array
+
+
+@dataclass
+class Sampled:
+    """Draws and what the chains did.
+
+    Attributes:
+        theta, log_eta: (T, K, C) kept points.
+        accepted: share of accepted trajectories, each.
+        kicks: kicks a trajectory at the end.
+    """
+
+    theta: list[Array] = field(default_factory=list)
+    log_eta: list[Array] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+    kicks: int = 0
+    trajectories: int = 0
+
+
+class TargetDensity:
+    """The density of one target given the columns' laws."""
+
+    def __init__(self, problem: Problem, laws: ColumnLaws) -> None:
+        self.problem, self.laws = problem, laws
+        self.likely = likely_shares(laws.mean, problem.target)
+        self.rows = TargetRows(laws, problem.target, self.likely)
+        self.shape = problem.tau_shapes[0]
+        self._laplacian = problem.graph.laplacian
+        self.frame = self.find_frame()
+
+    def find_frame(self) -> Frame:
+        """Newton steps to the mode at a tau_q that is re-estimated with the trace."""
+        n, prior = self.problem.n_classes, self.problem.prior
+        laplacian = self._laplacian.toarray()
+        log_eta, tau, converged = self.rows.levels_at(self.likely), 1.0, False
+        for steps in range(1, _MODE_STEPS + 1):
+            value, gradient, totals = self._prior_at(log_eta, tau)
+            geometry = self.rows.geometry(log_eta)
+            weight = 1 + geometry.response
+            precision = tau * laplacian
+            whole = geometry.information + weight[:, None] * precision * weight
+            factor = _cholesky(whole)
+            theta = log_eta + totals
+            gradient = gradient - weight * (precision @ theta)
+            step = _solve(factor, gradient)
+            decrement = float(gradient @ step)
+            inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
+            spread = (inverse * weight).T  # rows weigh theta, not log eta
+            covariance = spread @ spread.T + geometry.covariance
+            if converged and decrement < _MODE_TOLERANCE:
+                break
+            length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
+            while length > 1e-4:
+                reached = log_eta + length * step
+                risen, _, _ = self._prior_at(reached, tau)
+                if risen >= value + 1e-4 * length * decrement:
+                    break
+                length /= 2
+            log_eta = log_eta + length * step
+            theta = theta - theta.mean()
+            form = theta @ (laplacian @ theta) + np.einsum("ij,ij->", laplacian, covariance)
+            updated = self.shape / (prior.b_q + form / 2)
+            converged = abs(np.log(updated / tau)) < _TAU_CHANGE
+            tau = float(updated)
+        return Frame(
+            log_eta,
+            inverse.T,
+            _root(geometry.covariance),
+            weight,
+            tau,
+            covariance,
+            bool(converged and decrement < _MODE_TOLERANCE),
+            steps,
+        )
+
+    def _prior_at(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
+        """Log density at a fixed tau_q and d = 0; the rows' gradient; log u."""
+        at = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype))
+        totals = at.log_totals[:, 0].astype(float)
+        theta = log_eta + totals
+        value = float(at.log_likelihood[0]) - tau * theta @ (self._laplacian @ theta) / 2
+        return value, at.gradient[:, 0].astype(float), totals
+
+    def at(self, z: Array) -> Point:
+        """The density and the force at (2K, C) coordinates."""
+        frame, n = self._typed, len(z) // 2
+        log_eta = frame.centre[:, None] + frame.spread @ z[:n]
+        rows = self.rows.evaluate(log_eta)
+        theta = log_eta + rows.log_totals + frame.own @ z[n:]
+        smooth = self._laplacian @ theta
+        rate = self.problem.prior.b_q + np.einsum("ic,ic->c", theta, smooth, dtype=float) / 2
+        value = rows.log_likelihood - self.shape * np.log(rate)
+        value -= np.einsum("ic,ic->c", z[n:], z[n:], dtype=float) / 2
+        smooth *= -(self.shape / rate).astype(theta.dtype)
+        force = np.concatenate(
+            [
+                frame.spread.T @ (rows.gradient + frame.weight[:, None] * smooth),
+                frame.own.T @ smooth - z[n:],
+            ]
+        )
+        return Point(value, force, theta, log_eta)
+
+    @property
+    def _typed(self) -> Frame:
+        """The frame in the precision of the columns."""
+        frame, dtype = self.frame, self.rows.dtype
+        if frame.centre.dtype != dtype:
+            names = ("centre", "spread", "own", "weight")
+            typed = {name: getattr(frame, name).astype(dtype) for name in names}
+            frame = Frame(**(vars(frame) | typed))
+            self.frame = frame
+        return frame
+
+    def sample(
+        self, chains: int, discarded: int, kept: int, rng: np.random.Generator, kicks: int = 4
+    ) -> Sampled:
+        """Let all chains make trajectories of about a quarter turn; keep the last ones."""
+        n, dtype = self.problem.n_classes, self.rows.dtype
+        done = Sampled(kicks=kicks)
+        z = rng.standard_normal((2 * n, chains)).astype(dtype)
+        here = self.at(z)
+        for trajectory in range(discarded + kept):
+            momentum = rng.standard_normal(z.shape).astype(dtype)
+            angle = (_QUARTER_TURN / done.kicks * rng.uniform(0.8, 1.2, chains)).astype(dtype)
+            log_uniform = np.log(rng.uniform(size=chains))
+            reached_z, reached, change = self._trajectory(z, here, momentum, angle, done.kicks)
+            accepted = log_uniform < change
+            z = np.where(accepted, reached_z, z)
+            here = Point(
+                *(np.where(accepted, new, old) for new, old in zip(reached, here, strict=True))
+            )
+            done.accepted.append(float(accepted.mean()))
+            done.trajectories += 1
+            if trajectory >= discarded:
+                done.theta.append(here.theta)
+                done.log_eta.append(here.log_eta)
+            elif done.accepted[-1] < _LEAST_ACCEPTED and done.kicks < _MOST_KICKS:
+                done.kicks = min(_MOST_KICKS, int(np.ceil(1.5 * done.kicks)))
+        return done
+
+    def _trajectory(
+        self, z: Array, here: Point, momentum: Array, angle: Array, kicks: int
+    ) -> tuple[Array, Point, Array]:
+        """Kicks by what the Gaussian does not explain, between its exact rotations."""
+        start = here.value - np.einsum("ic,ic->c", momentum, momentum, dtype=float) / 2
+        cosine, sine = np.cos(angle), np.sin(angle)
+        for _ in range(kicks):
+            momentum = momentum + angle / 2 * (here.force + z)
+            z, momentum = cosine * z + sine * momentum, cosine * momentum - sine * z
+            with np.errstate(all="ignore"):  # a wild chain is rejected, not repaired
+                here = self.at(z)
+            momentum = momentum + angle / 2 * (here.force + z)
+        end = here.value - np.einsum("ic,ic->c", momentum, momentum, dtype=float) / 2
+        change = np.where(np.isfinite(end), end - start, -np.inf)
+        return z, here, change
+
+
+def likely_shares(confusion: Matrix, target: Vector) -> Vector:
+    """Where EM on the target counts gets from the uniform q; every entry stays positive."""
+    share = (target / target.sum()).astype(confusion.dtype)
+    n = len(target)
+    q = np.full(n, 1 / n, dtype=confusion.dtype)
+    for _ in range(_EM_STEPS):
+        before = q
+        q = q * (confusion.T @ (share / (confusion @ q)))
+        if np.abs(q - before).sum() < 1e-4:
+            break
+    q = q.astype(float) + 1 / (target.sum() + n) / n
+    return q / q.sum()
+
+
+def _cholesky(matrix: Matrix) -> Matrix:
+    """The lower factor, with as much added to the diagonal as it takes."""
+    extra = 0.0
+    while True:
+        try:
+            filled = matrix + extra * np.diag(np.diag(matrix)) if extra else matrix
+            return cholesky(filled, lower=True, check_finite=False)
+        except LinAlgError:
+            extra = max(10 * extra, 1e-10)
+
+
+def _solve(factor: Matrix, right: Vector) -> Vector:
+    half = solve_triangular(factor, right, lower=True, check_finite=False)
+    return solve_triangular(factor, half, lower=True, trans="T", check_finite=False)
+
+
+def _root(covariance: Matrix) -> Matrix:
+    """F with F F' = covariance, which is positive but for rounding."""
+    try:
+        return cholesky(covariance, lower=True, check_finite=False)
+    except LinAlgError:
+        values, vectors = np.linalg.eigh(covariance)
+        return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def as_shares(theta: Array) -> Matrix:
+    """q at (K, C) points, (C, K)."""
+    return softmax(theta.astype(float), axis=0).T
