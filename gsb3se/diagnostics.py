@@ -36,6 +36,7 @@ class Status(Enum):
     CHAINS_DISAGREE = "chains disagree"
     DIVERGENT = "divergent"
     SEVERAL_MODES = "several modes"
+    STRENGTHS_OPEN = "strengths open"
     NOT_A_MAXIMUM = "not a maximum"
     COLLAPSED = "collapsed"
     NOT_CONVERGED = "not converged"
@@ -72,6 +73,10 @@ _TEXTS = {
     Status.DIVERGENT: (
         "the sampler met places too steep for its step, so that parts of the posterior may be "
         "missing: raise target_accept towards 0.99"
+    ),
+    Status.STRENGTHS_OPEN: (
+        "the validation counts hardly tell how strongly the columns are smoothed: intervals may be "
+        "off; collect more validation rows, or compare with backend='hmc'"
     ),
     Status.SEVERAL_MODES: (
         "the posterior has more than one mode, and this Gaussian knows the one it ended at: use "

@@ -21,8 +21,10 @@ from gsb3se.problem import Problem
 BACKENDS = {
     "hmc": ("gsb3se.inference.hmc", "HMC"),
     "newton": ("gsb3se.inference.newton", "NewtonCG"),
+    "laplace": ("gsb3se.inference.laplace", "Laplace"),
+    "structured": ("gsb3se.inference.structured", "Structured"),
 }
-DEFAULT_BACKEND = "newton"
+DEFAULT_BACKEND = "structured"
 
 
 class Backend(Protocol):

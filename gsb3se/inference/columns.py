@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,7 @@ _MOST_UPDATES = 30
 _MEMORY = 4  # past updates the extrapolation looks at
 _LARGEST_UPDATE = np.array([1.5, 3.0, 3.0])  # of log tau_C, alpha, beta
 _LOG_TAU_RANGE = (-9.0, 7.0)
+_SCALE_RANGE = (0.05, 2.0)  # of the correction for dependence within a column
 _PRIOR_DRAWS = 200  # fields behind the law of a column without counts
 
 
@@ -82,9 +83,9 @@ class ColumnLaws:
         """(K, K) E[C] given the validation counts alone."""
         return self.rate / self.rate.sum(axis=0)
 
-    @property
-    def converged(self) -> bool:
-        return self.figures["columns_not_converged"] == 0 and self.figures["strengths_converged"]
+    def astype(self, dtype: type) -> ColumnLaws:
+        """The same in another precision."""
+        return replace(self, rate=self.rate.astype(dtype), variance=self.variance.astype(dtype))
 
 
 @dataclass
@@ -175,18 +176,17 @@ class ColumnPropagation:
             mean = np.log(cells + (0.3 / self.n_classes) * sizes)
             precision = cells + (0.1 / self.n_classes) * sizes
         messages = field.start(tau, precision)
-        slope = np.zeros_like(mean)  # of each site at the mean
+        # The slope of each site at the mean; where a run ended it balances the field's force.
+        slope = np.zeros_like(mean)
+        if key in self._mean:
+            slope = field.apply(tau, mean)
+            if pull is not None:
+                slope -= pull
         damping, converged = 1.0, False
         for sweep in range(1, _MOST_SWEEPS + 1):
             seen, messages = field.conductance(tau, precision, messages)
             cavity = 1 / seen
-            tilted = mean - cavity * slope if sweep > 1 or key in self._mean else mean
-            if sweep == 1 and key in self._mean:
-                # The residual force of the last run is that of its sites.
-                slope = field.apply(tau, mean)
-                if pull is not None:
-                    slope -= pull
-                tilted = mean - cavity * slope
+            tilted = mean - cavity * slope
             rate, curvature = table(tilted, np.sqrt(cavity))
             rate[rows, at], curvature[rows, at] = counted_moments(
                 values, tilted[rows, at].astype(float), cavity[rows, at].astype(float)
@@ -216,9 +216,8 @@ class ColumnPropagation:
                 break
         self._mean[key], self._precision[key] = mean, precision
         if keep is not None:
-            scale = sizes / rate.sum(axis=0)
-            keep[0][:, columns] = rate * scale
-            keep[1][:, columns] = np.maximum(rate - curvature, 1e-12 * rate) * scale**2
+            keep[0][:, columns] = rate * (sizes / rate.sum(axis=0))
+            keep[1][:, columns] = independent_variances(rate, curvature)
         return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
 
     def _anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
@@ -271,21 +270,48 @@ class ColumnPropagation:
         alpha, beta = np.linalg.solve(normal, hyper.tau * sums.along)
         return Hyper(tau, float(alpha), float(beta))
 
+    def forget(self) -> None:
+        """Start the next run from the counts."""
+        self._mean.clear()
+        self._precision.clear()
+
     def typical_precision(self) -> Vector:
         """(K,) mean precision of the cells without counts, of what was run so far."""
-        cells = np.concatenate([p.ravel()[:: max(1, p.size // 4096)] for p in self._precision.values()])
+        parts = (p.ravel()[:: max(1, p.size // 4096)] for p in self._precision.values())
+        cells = np.concatenate(list(parts))
         low = cells[cells <= np.quantile(cells, 0.9)]
         return np.full(self.n_classes, float(low.mean(dtype=float)))
 
 
+def independent_variances(rate: Matrix, curvature: Matrix) -> Matrix:
+    """Variances of independent cells whose shares of their sum vary as much as those of the field.
+
+    The cells of a field go together: Cov(e^x) has the row sums lambda, while its diagonal is
+    lambda - kappa. Since the sum of a column is independent of its shares,
+    n (n + 1) Var(c_j) = lambda_j - kappa_j - lambda_j^2 / n. Independent cells of variances w_j have
+    n^2 Var(c_j) = w_j (1 - 2 c_j) + c_j^2 sum(w) to first order; w is lambda - kappa, scaled so that
+    the two agree when summed over the column.
+    """
+    cells = np.maximum(rate - curvature, 1e-12 * rate)
+    size = rate.sum(axis=0)
+    share = rate / size
+    total, squares = cells.sum(axis=0), np.square(share).sum(axis=0)
+    wanted = total - size * squares
+    given = total - 2 * (cells * share).sum(axis=0) + total * squares
+    return cells * np.clip(wanted / given, *_SCALE_RANGE)
+
+
 def fit_columns(
     problem: Problem, tick: Callable[[int, int], None] = lambda done, total: None
-) -> ColumnLaws:
+) -> tuple[ColumnLaws, ColumnPropagation]:
     """Settle tau_C, alpha and beta, then propagate every column; O(K^2 + edges K) a sweep.
 
     Args:
         problem: only its validation counts, graph and prior are looked at.
         tick: told how many of how many columns are done.
+
+    Returns:
+        The laws, and the propagation to go on from.
     """
     n = problem.n_classes
     run = ColumnPropagation(problem)
@@ -309,8 +335,7 @@ def fit_columns(
             tick(done, len(known))
 
         if len(known) > 2 * _SAMPLE:
-            run._mean.clear()
-            run._precision.clear()
+            run.forget()
         sums = run.run(hyper, known, (rate, variance), tell)
     sizes = run.sizes.copy()
     for i in np.flatnonzero(run.sizes == 0):
@@ -325,7 +350,7 @@ def fit_columns(
         "strength_updates": search.updates,
         "strengths_converged": search.converged,
     }
-    return ColumnLaws(rate, variance, sizes, hyper, figures)
+    return ColumnLaws(rate, variance, sizes, hyper, figures), run
 
 
 class Search:
@@ -337,13 +362,13 @@ class Search:
 
     def settle(self, start: Hyper) -> Hyper:
         """Update until nothing moves."""
-        at = _as_vector(start)
+        at = as_vector(start)
         points: list[Vector] = []
         changes: list[Vector] = []
         for self.updates in range(1, _MOST_UPDATES + 1):
-            hyper = _as_hyper(at)
+            hyper = as_hyper(at)
             sums = self.run.run(hyper, self.columns)
-            change = _as_vector(self.run.updated(hyper, sums)) - at
+            change = as_vector(self.run.updated(hyper, sums)) - at
             points.append(at)
             changes.append(change)
             if np.abs(change).max() < _HYPER_TOLERANCE:
@@ -366,11 +391,13 @@ def _extrapolated(points: list[Vector], changes: list[Vector]) -> Vector:
     return change - (moved + turned) @ weights
 
 
-def _as_vector(hyper: Hyper) -> Vector:
+def as_vector(hyper: Hyper) -> Vector:
+    """(log tau_C, alpha, beta)."""
     return np.array([np.log(hyper.tau), hyper.alpha, hyper.beta])
 
 
-def _as_hyper(vector: Vector) -> Hyper:
+def as_hyper(vector: Vector) -> Hyper:
+    """From (log tau_C, alpha, beta)."""
     return Hyper(float(np.exp(vector[0])), float(vector[1]), float(vector[2]))
 
 

@@ -31,19 +31,12 @@ from gsb3se.simplex import Matrix, Vector
 _WORTH_A_TERM = 0.01  # share of a row's variance from which a cell is kept by itself
 _MOST_TERMS = 16  # kept cells a class on average, at most
 _NEWTON_STEPS = 40
-_SADDLE_TOLERANCE = 1e-5
-_LARGEST_MOVE = 2.0  # of nu in a step
+_SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square
 _FLOOR = 1e-9  # of the rest of a row, in units of its column's size
 
 Array = NDArray[Any]
 
 
-class RowValues(NamedTuple):
-    """At C points: log likelihood (C,), its gradient by log eta and log u, (K, C) each."""
-
-    log_likelihood: Array
-    gradient: Array
-    log_totals: Array
 
 
 class RowGeometry(NamedTuple):
@@ -63,18 +56,26 @@ class RowGeometry(NamedTuple):
 class _Saddle(NamedTuple):
     """The tilted cells: kept ones (N, C), rests of rows (K, C), and sums over rows."""
 
-    zeta: Array
+    slack: Array  # e^-nu - 1
     h: Array
     p: Array
     h_rest: Array
     p_rest: Array
     s_rest: Array
-    b_rest: Array
+    inverse: Array  # 1 / b
+    inverse_rest: Array
     mean_rest: Array
     variance_rest: Array
     slope: Array  # K''
     eta: Array
-    steps: int
+
+
+class RowValues(NamedTuple):
+    """At C points: log likelihood (C,), log u (K, C), and the saddlepoints for the gradient."""
+
+    log_likelihood: Array
+    log_totals: Array
+    saddle: _Saddle
 
 
 class TargetRows:
@@ -115,8 +116,7 @@ class TargetRows:
         self._by_column = sparse.csr_array((ones, (self._column, position)), shape=size)
         self._first = np.flatnonzero(np.diff(self._row, prepend=-1))
         self._empty = target == 0
-        self._counts = target.astype(self.dtype)[:, None]
-        self._log_counts = np.log(np.maximum(self._counts, 1))
+        self._counts = np.maximum(target, 1).astype(self.dtype)[:, None]
         self.most_steps = 0
 
     @property
@@ -128,36 +128,52 @@ class TargetRows:
         """log eta where q is likely and every u at its mean."""
         return np.log(q * self.target.sum() / self.sizes)
 
-    def evaluate(self, log_eta: Array) -> RowValues:
-        """Value, gradient and log u at (K, C) points; O(K^2) a point."""
-        at = self._saddle(log_eta)
+    def evaluate(self, log_eta: Array, near: Array | None = None) -> RowValues:
+        """Value and log u at (K, C) points; O(K^2) a point.
+
+        Args:
+            near: the slack at points near by, to start the saddlepoints from.
+        """
+        at = self._saddle(log_eta, near)
         counted = ~self._empty[:, None]
-        shape, s_rest = self._shape, at.s_rest
-        sp, sp_rest = shape * at.p, s_rest * at.p_rest
+        slope = np.where(counted, at.slope, 1)
+        value = self._by_row @ (self._shape * np.log(at.h)) + at.s_rest * np.log(at.h_rest)
+        value += np.where(counted, self._counts * np.log1p(at.slack) - np.log(slope) / 2, 0)
+        totals = self._by_column @ (self._shape * self._scale * at.h) + self._rest.T @ at.h_rest
+        return RowValues(value.sum(axis=0, dtype=float), np.log(totals), at)
+
+    def gradient(self, values: RowValues, pull: Array) -> Array:
+        """Derivative by log eta of the log likelihood + pull . log u, (K, C).
+
+        With h and p as functions of (nu, log b): dh = h p dnu + h (h - 1) dlog b and
+        dp = p (1 + p) dnu + p h dlog b; nu follows K' = n, dnu = -sum s p h dlog b / K''.
+        """
+        at, shape = values.saddle, self._shape
+        counted = ~self._empty[:, None]
+        slope = np.where(counted, at.slope, 1)
+        sp, sp_rest = shape * at.p, at.s_rest * at.p_rest
         third = self._by_row @ (sp * (1 + at.p) * (1 + 2 * at.p))
         third += sp_rest * (1 + at.p_rest) * (1 + 2 * at.p_rest)
-        slope = np.where(counted, at.slope, 1)
-        log_h_rest = np.log(at.h_rest)
-        value = self._by_row @ (shape * np.log(at.h)) + s_rest * log_h_rest
-        nu = np.log(np.where(counted, at.zeta, 1))
-        value -= np.where(counted, self._counts * nu + np.log(slope) / 2, 0)
+        pulled = pull * np.exp(-values.log_totals)
+        pull_cell = pulled[self._column] * (shape * self._scale * at.h)
+        pull_rest = (self._rest @ pulled) * at.h_rest
+        along_nu = self._by_row @ (pull_cell * at.p) + pull_rest * at.p_rest
+        # What a change of K' at fixed nu costs: through log K'' and through u.
         half = np.where(counted, 0.5 / slope, 0)
-        bend = third / slope
+        price = np.where(counted, (third * half - along_nu) / slope, 0)
         by_cell = shape * (at.h - 1)
-        by_cell -= sp * at.h * half[self._row] * (1 + 2 * at.p - bend[self._row])
-        by_scale = s_rest * (at.h_rest - 1)
-        by_scale -= sp_rest * at.h_rest * half * (1 + 2 * at.p_rest - bend)
-        by_shape = s_rest * log_h_rest - sp_rest * half * (1 + at.p_rest - bend)
-        c = log_eta.shape[1]
-        stacked = np.hstack([(2 * by_shape - by_scale) / at.mean_rest, at.h_rest])
-        back = self._rest.T @ stacked
+        by_cell += sp * at.h * (price[self._row] - half[self._row] * (1 + 2 * at.p))
+        by_cell += pull_cell * (at.h - 1)
+        by_scale = at.s_rest * (at.h_rest - 1)
+        by_scale += sp_rest * at.h_rest * (price - half * (1 + 2 * at.p_rest))
+        by_scale += pull_rest * (at.h_rest - 1)
+        by_shape = at.s_rest * np.log(at.h_rest) + sp_rest * (price - half * (1 + at.p_rest))
         gradient = self._rest_variance.T @ ((by_scale - by_shape) / at.variance_rest)
         gradient *= 2 * at.eta
-        gradient += back[:, :c]
+        gradient += self._rest.T @ ((2 * by_shape - by_scale) / at.mean_rest)
         gradient *= at.eta
         gradient += self._by_column @ by_cell
-        totals = self._by_column @ (shape * self._scale * at.h) + back[:, c:]
-        return RowValues(value.sum(axis=0, dtype=float), gradient, np.log(totals))
+        return gradient
 
     def geometry(self, log_eta: Vector) -> RowGeometry:
         """Information about log eta, and the law of log u given it, at one point."""
@@ -194,10 +210,7 @@ class TargetRows:
     def draw_shares(self, log_eta: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """Predicted shares r given (K, C) levels, (K, C), and E[C] over the points, (K, K)."""
         at = self._saddle(log_eta)
-        bh, bh_rest = at.p, at.p_rest
-        zeta = np.where(self._empty[:, None], 1, at.zeta)
-        bh = np.where(self._empty[self._row, None], self._b(at) * at.h, bh / zeta[self._row])
-        bh_rest = np.where(self._empty[:, None], at.b_rest * at.h_rest, bh_rest / zeta)
+        bh, bh_rest = at.h / at.inverse, at.h_rest / at.inverse_rest
         mean = self._by_row @ (self._shape * bh) + at.s_rest * bh_rest
         variance = self._by_row @ (self._shape * bh**2) + at.s_rest * bh_rest**2
         counted = ~self._empty[:, None]
@@ -212,41 +225,52 @@ class TargetRows:
         confusion[self._row, self._column] += cells.mean(axis=1)
         return drawn / drawn.sum(axis=0), confusion / confusion.sum(axis=0)
 
-    def _b(self, at: _Saddle) -> Array:
-        return at.eta[self._column] * self._scale
+    def _saddle(self, log_eta: Array, near: Array | None = None) -> _Saddle:
+        """The tilts at which K' = n.
 
-    def _saddle(self, log_eta: Array) -> _Saddle:
-        """Newton steps on log K'(nu) = log n, kept below the pole of K."""
+        In slack = e^-nu - 1 each term is s p, 1 / p = slack (1 + 1 / b) + 1 / b, and 1 / K' is concave
+        and nearly linear: Newton steps on 1 / K' = 1 / n take a few rounds.
+        """
         eta = np.exp(log_eta)
-        b, shape = eta[self._column] * self._scale, self._shape
+        inverse = 1 / (eta[self._column] * self._scale)  # 1 / b
+        shape, counts = self._shape, self._counts
         mean = self._rest @ eta
         variance = self._rest_variance @ (eta * eta)
-        b_rest, s_rest = variance / mean, mean * mean / variance
-        largest = b_rest.copy()
+        inverse_rest, s_rest = mean / variance, mean * mean / variance
+        least = inverse_rest.copy()
         if len(self._first):
             rows = self._row[self._first]
-            peaks = np.maximum.reduceat(b, self._first, axis=0)
-            largest[rows] = np.maximum(largest[rows], peaks)
-        pole = 1 + 1 / largest
-        zeta = np.ones_like(mean)
-        zeta[self._empty] = 0
+            lowest = np.minimum.reduceat(inverse, self._first, axis=0)
+            least[rows] = np.minimum(least[rows], lowest)
+        pole = -least / (1 + least)
+        slack = np.zeros_like(mean) if near is None else np.where(near > pole, near, 0)
+        grown = 1 + inverse
         for steps in range(1, _NEWTON_STEPS + 1):
-            here = zeta[self._row]
-            h = 1 / (1 - (here - 1) * b)
-            p = here * b * h
-            h_rest = 1 / (1 - (zeta - 1) * b_rest)
-            p_rest = zeta * b_rest * h_rest
+            p = slack[self._row]
+            p *= grown
+            p += inverse
+            np.reciprocal(p, out=p)
+            p_rest = 1 / (slack * (1 + inverse_rest) + inverse_rest)
             sp, sp_rest = shape * p, s_rest * p_rest
             first = self._by_row @ sp + sp_rest
-            slope = self._by_row @ (sp * (1 + p)) + sp_rest * (1 + p_rest)
-            move = self._log_counts - np.log(np.maximum(first, 1e-30))
-            move *= first / np.maximum(slope, 1e-30)
+            sp *= p
+            slope = self._by_row @ sp + sp_rest * p_rest
+            slope += first
+            move = (first - counts) * first
+            move /= slope * counts
             move[self._empty] = 0
             if steps == _NEWTON_STEPS or np.abs(move).max() < _SADDLE_TOLERANCE:
                 break
-            ahead = zeta * np.exp(np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE))
-            zeta = np.where(ahead < pole, ahead, (zeta + pole) / 2)
+            move *= 1 + slack
+            move += slack
+            slack = np.where(move > pole, move, (slack + pole) / 2)
         self.most_steps = max(self.most_steps, steps)
-        return _Saddle(
-            zeta, h, p, h_rest, p_rest, s_rest, b_rest, mean, variance, slope, eta, steps
-        )
+        h = p * (1 + slack)[self._row]
+        h *= inverse
+        h_rest = p_rest * (1 + slack) * inverse_rest
+        if self._empty.any():
+            gone = self._empty[self._row]
+            p[gone], h[gone] = 0, inverse[gone] / grown[gone]
+            p_rest[self._empty] = 0
+            h_rest[self._empty] = (inverse_rest / (1 + inverse_rest))[self._empty]
+        return _Saddle(slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest, mean, variance, slope, eta)

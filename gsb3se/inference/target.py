@@ -7,14 +7,13 @@ With theta = log eta + log u(eta) + d and tau_q integrated out in closed form, t
 
 O(K^2) a point. A Gaussian at its mode gives coordinates z in which it is nearly N(0, I); a few
 hundred chains start there and move together by Hamiltonian trajectories whose free motion is the
-Gaussian's own rotation, so that a handful of kicks by the remaining force make a whole turn. The
-force need not be an exact gradient for the chains to be exact: only that of the rows is.
+Gaussian's own rotation, so that a handful of kicks by the remaining force make a whole turn.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
@@ -29,6 +28,7 @@ _MODE_STEPS = 40
 _MODE_TOLERANCE = 0.05  # Newton decrement: the Gaussian only sets the pace
 _TAU_CHANGE = 0.05
 _LARGEST_STEP = 3.0
+_ROUNDING = 1e-3  # of a log density in single precision
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
 
@@ -39,9 +39,9 @@ class Frame:
 
     Attributes:
         centre: (K,) mode of log eta; spread: (K, K); own: (K, K).
-        weight: (K,) d theta_i / d log eta_i there.
         tau: the strength tau_q at the mode.
-        precision: (K, K) of theta at the mode, its prior included.
+        covariance: (K, K) of theta at the mode.
+        log_evidence: Laplace's, at that tau_q, up to what does not depend on the columns.
         converged: whether the search for the mode ended by itself.
         steps: Newton steps it took.
     """
@@ -49,20 +49,21 @@ class Frame:
     centre: Vector
     spread: Matrix
     own: Matrix
-    weight: Vector
     tau: float
     covariance: Matrix
+    log_evidence: float
     converged: bool
     steps: int
 
 
 class Point(NamedTuple):
-    """C points of the density: value (C,), force (2K, C), theta (K, C), log eta (K, C)."""
+    """C points of the density: value (C,), force (2K, C), theta, log eta and slack, (K, C)."""
 
     value: Array
     force: Array
     theta: Array
     log_eta: Array
+    tilt: Array
 
 
 @dataclass
@@ -73,119 +74,133 @@ class Sampled:
         theta, log_eta: (T, K, C) kept points.
         accepted: share of accepted trajectories, each.
         kicks: kicks a trajectory at the end.
+        trajectories: how many were made; z: (2K, C) where the chains are.
     """
 
     theta: list[Array] = field(default_factory=list)
     log_eta: list[Array] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
-    kicks: int = 0
+    kicks: int = 4
     trajectories: int = 0
+    z: Array = field(default_factory=lambda: np.empty(0))
 
 
 class TargetDensity:
     """The density of one target given the columns' laws."""
 
-    def __init__(self, problem: Problem, laws: ColumnLaws) -> None:
+    def __init__(self, problem: Problem, laws: ColumnLaws, near: Frame | None = None) -> None:
+        """``near``: the frame of the same target under similar laws, whose tau_q is taken over."""
         self.problem, self.laws = problem, laws
         self.likely = likely_shares(laws.mean, problem.target)
         self.rows = TargetRows(laws, problem.target, self.likely)
         self.shape = problem.tau_shapes[0]
         self._laplacian = problem.graph.laplacian
-        self.frame = self.find_frame()
+        self.frame = self.find_frame(near)
 
-    def find_frame(self) -> Frame:
+    def find_frame(self, near: Frame | None) -> Frame:
         """Newton steps to the mode at a tau_q that is re-estimated with the trace."""
         n, prior = self.problem.n_classes, self.problem.prior
         laplacian = self._laplacian.toarray()
-        log_eta, tau, converged = self.rows.levels_at(self.likely), 1.0, False
+        log_eta, tau = self.rows.levels_at(self.likely), 1.0
+        if near is not None:
+            log_eta, tau = near.centre.astype(float), near.tau
+        settled = near is not None  # tau_q
         for steps in range(1, _MODE_STEPS + 1):
-            value, gradient, totals = self._prior_at(log_eta, tau)
+            value, gradient, theta = self._at_fixed(log_eta, tau)
             geometry = self.rows.geometry(log_eta)
             weight = 1 + geometry.response
-            precision = tau * laplacian
-            whole = geometry.information + weight[:, None] * precision * weight
+            whole = geometry.information + tau * weight[:, None] * laplacian * weight
             factor = _cholesky(whole)
-            theta = log_eta + totals
-            gradient = gradient - weight * (precision @ theta)
             step = _solve(factor, gradient)
             decrement = float(gradient @ step)
             inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
             spread = (inverse * weight).T  # rows weigh theta, not log eta
             covariance = spread @ spread.T + geometry.covariance
-            if converged and decrement < _MODE_TOLERANCE:
+            if settled and decrement < _MODE_TOLERANCE:
                 break
             length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
             while length > 1e-4:
                 reached = log_eta + length * step
-                risen, _, _ = self._prior_at(reached, tau)
-                if risen >= value + 1e-4 * length * decrement:
+                risen, _, _ = self._at_fixed(reached, tau)
+                if risen >= value + 1e-4 * length * decrement - _ROUNDING:
                     break
                 length /= 2
             log_eta = log_eta + length * step
+            if near is not None:
+                continue
             theta = theta - theta.mean()
             form = theta @ (laplacian @ theta) + np.einsum("ij,ij->", laplacian, covariance)
             updated = self.shape / (prior.b_q + form / 2)
-            converged = abs(np.log(updated / tau)) < _TAU_CHANGE
+            settled = abs(np.log(updated / tau)) < _TAU_CHANGE
             tau = float(updated)
         return Frame(
             log_eta,
             inverse.T,
             _root(geometry.covariance),
-            weight,
             tau,
             covariance,
-            bool(converged and decrement < _MODE_TOLERANCE),
+            value - float(np.log(np.diag(factor)).sum()),
+            bool(settled and decrement < _MODE_TOLERANCE),
             steps,
         )
 
-    def _prior_at(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
-        """Log density at a fixed tau_q and d = 0; the rows' gradient; log u."""
-        at = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype))
-        totals = at.log_totals[:, 0].astype(float)
-        theta = log_eta + totals
-        value = float(at.log_likelihood[0]) - tau * theta @ (self._laplacian @ theta) / 2
-        return value, at.gradient[:, 0].astype(float), totals
+    def _at_fixed(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
+        """Log density at a fixed tau_q and d = 0, its gradient, and theta."""
+        rows = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype))
+        theta = log_eta + rows.log_totals[:, 0].astype(float)
+        pull = -tau * (self._laplacian @ theta)
+        value = float(rows.log_likelihood[0]) + theta @ pull / 2
+        gradient = self.rows.gradient(rows, pull[:, None].astype(self.rows.dtype))[:, 0]
+        return value, gradient.astype(float) + pull, theta
 
-    def at(self, z: Array) -> Point:
+    def at(self, z: Array, near: Point | None = None) -> Point:
         """The density and the force at (2K, C) coordinates."""
         frame, n = self._typed, len(z) // 2
         log_eta = frame.centre[:, None] + frame.spread @ z[:n]
-        rows = self.rows.evaluate(log_eta)
+        rows = self.rows.evaluate(log_eta, None if near is None else near.tilt)
         theta = log_eta + rows.log_totals + frame.own @ z[n:]
         smooth = self._laplacian @ theta
         rate = self.problem.prior.b_q + np.einsum("ic,ic->c", theta, smooth, dtype=float) / 2
         value = rows.log_likelihood - self.shape * np.log(rate)
         value -= np.einsum("ic,ic->c", z[n:], z[n:], dtype=float) / 2
         smooth *= -(self.shape / rate).astype(theta.dtype)
-        force = np.concatenate(
-            [
-                frame.spread.T @ (rows.gradient + frame.weight[:, None] * smooth),
-                frame.own.T @ smooth - z[n:],
-            ]
-        )
-        return Point(value, force, theta, log_eta)
+        gradient = self.rows.gradient(rows, smooth)
+        gradient += smooth
+        force = np.concatenate([frame.spread.T @ gradient, frame.own.T @ smooth - z[n:]])
+        return Point(value, force, theta, log_eta, rows.saddle.slack)
 
     @property
     def _typed(self) -> Frame:
         """The frame in the precision of the columns."""
         frame, dtype = self.frame, self.rows.dtype
         if frame.centre.dtype != dtype:
-            names = ("centre", "spread", "own", "weight")
+            names = ("centre", "spread", "own")
             typed = {name: getattr(frame, name).astype(dtype) for name in names}
             frame = Frame(**(vars(frame) | typed))
             self.frame = frame
         return frame
 
     def sample(
-        self, chains: int, discarded: int, kept: int, rng: np.random.Generator, kicks: int = 4
+        self,
+        chains: int,
+        discarded: int,
+        kept: int,
+        rng: np.random.Generator,
+        earlier: Sampled | None = None,
     ) -> Sampled:
-        """Let all chains make trajectories of about a quarter turn; keep the last ones."""
+        """Let all chains make trajectories of about a quarter turn; keep the last ones.
+
+        Args:
+            earlier: where to go on from; its draws are not kept.
+        """
         n, dtype = self.problem.n_classes, self.rows.dtype
-        done = Sampled(kicks=kicks)
-        z = rng.standard_normal((2 * n, chains)).astype(dtype)
+        done = Sampled() if earlier is None else Sampled(
+            accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
+        )
+        z = rng.standard_normal((2 * n, chains), dtype=dtype) if earlier is None else earlier.z
         here = self.at(z)
         for trajectory in range(discarded + kept):
-            momentum = rng.standard_normal(z.shape).astype(dtype)
+            momentum = rng.standard_normal(z.shape, dtype=dtype)
             angle = (_QUARTER_TURN / done.kicks * rng.uniform(0.8, 1.2, chains)).astype(dtype)
             log_uniform = np.log(rng.uniform(size=chains))
             reached_z, reached, change = self._trajectory(z, here, momentum, angle, done.kicks)
@@ -201,7 +216,13 @@ class TargetDensity:
                 done.log_eta.append(here.log_eta)
             elif done.accepted[-1] < _LEAST_ACCEPTED and done.kicks < _MOST_KICKS:
                 done.kicks = min(_MOST_KICKS, int(np.ceil(1.5 * done.kicks)))
+        done.z = z
         return done
+
+    def draw_tau(self, theta: Array, rng: np.random.Generator) -> Vector:
+        """tau_q given (K, C) points, (C,)."""
+        form = np.einsum("ic,ic->c", theta, self._laplacian @ theta, dtype=float)
+        return rng.gamma(self.shape, size=theta.shape[1]) / (self.problem.prior.b_q + form / 2)
 
     def _trajectory(
         self, z: Array, here: Point, momentum: Array, angle: Array, kicks: int
@@ -213,7 +234,7 @@ class TargetDensity:
             momentum = momentum + angle / 2 * (here.force + z)
             z, momentum = cosine * z + sine * momentum, cosine * momentum - sine * z
             with np.errstate(all="ignore"):  # a wild chain is rejected, not repaired
-                here = self.at(z)
+                here = self.at(z, here)
             momentum = momentum + angle / 2 * (here.force + z)
         end = here.value - np.einsum("ic,ic->c", momentum, momentum, dtype=float) / 2
         change = np.where(np.isfinite(end), end - start, -np.inf)

@@ -1,0 +1,149 @@
+"""How well the validation counts know (tau_C, alpha, beta), and the columns around their best values.
+
+The slope of the log evidence by (log tau_C, alpha, beta) comes with every run of the columns. Its
+differences give the curvature at the maximum, hence axes and widths. Along the axes that are wide
+enough to matter the columns are run at both sides; in between their logarithms are interpolated.
+A target then says by its own evidence where along each axis it wants to be, and the axes are
+integrated out by sigma points: as many columns' laws, each of the same weight, as have the mean and
+the variance of what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gsb3se.inference.columns import (
+    ColumnLaws,
+    ColumnPropagation,
+    Hyper,
+    Sums,
+    as_hyper,
+    as_vector,
+)
+from gsb3se.simplex import Matrix, Vector
+
+_DIFFERENCE = np.array([0.15, 0.3, 0.3])
+_WIDE = 0.2  # length of an axis from which it is integrated over
+_WIDEST = 1.2  # of an axis
+_REACH = 1.2  # of the two sides, in widths
+_LEAST_CURVATURE = 0.25  # of the evidence along an axis, in units of the columns' own
+_FARTHEST = 2.5  # widths that the interpolation may be asked for
+
+
+class Axis(NamedTuple):
+    """A direction of (log tau_C, alpha, beta), one width long, and both of its sides."""
+
+    direction: Vector
+    sides: tuple[ColumnLaws, ColumnLaws]
+    log_evidence: tuple[float, float]  # of the sides, relative to the middle
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The columns' laws at the best strengths, and the axes along which these are uncertain."""
+
+    middle: ColumnLaws
+    axes: tuple[Axis, ...] = ()
+
+    def laws_at(self, place: Vector) -> ColumnLaws:
+        """The laws at a place on the axes, in widths."""
+        if not np.any(place):
+            return self.middle
+        middle = self.middle
+        log_rate, log_variance = np.log(middle.rate), np.log(middle.variance)
+        rate, variance = log_rate.copy(), log_variance.copy()
+        vector = as_vector(middle.hyper)
+        for axis, t in zip(self.axes, np.clip(place, -_FARTHEST, _FARTHEST), strict=True):
+            low, high = axis.sides
+            slope, bend = t / (2 * _REACH), t**2 / (2 * _REACH**2)
+            for value, centre, name in (
+                (rate, log_rate, "rate"),
+                (variance, log_variance, "variance"),
+            ):
+                below, above = np.log(getattr(low, name)), np.log(getattr(high, name))
+                value += slope * (above - below) + bend * (above + below - 2 * centre)
+            vector = vector + t * axis.direction
+        rate = np.exp(rate)
+        scale = (middle.sizes / rate.sum(axis=0)).astype(rate.dtype)
+        return ColumnLaws(
+            rate * scale, np.exp(variance), middle.sizes, as_hyper(vector), middle.figures
+        )
+
+    def sigma_points(self, log_target: list[tuple[float, float]]) -> list[Vector]:
+        """Places of equal weight that have the mean and variance of the strengths given a target.
+
+        Args:
+            log_target: for each axis the target's log evidence at both sides, relative to the
+                middle.
+        """
+        if not self.axes:
+            return [np.zeros(0)]
+        centre, width = np.zeros(len(self.axes)), np.ones(len(self.axes))
+        for k, (axis, told) in enumerate(zip(self.axes, log_target, strict=True)):
+            low, high = (a + b for a, b in zip(axis.log_evidence, told, strict=True))
+            curvature = max(-(low + high) / _REACH**2, _LEAST_CURVATURE)
+            centre[k] = np.clip((high - low) / (2 * _REACH) / curvature, -_REACH, _REACH)
+            width[k] = 1 / np.sqrt(curvature)
+        steps = np.sqrt(len(self.axes)) * np.diag(width)
+        return [centre + sign * step for step in steps for sign in (-1, 1)]
+
+
+def spread_of(run: ColumnPropagation, middle: ColumnLaws, columns: NDArray[np.int64]) -> Spread:
+    """Run the columns beside the best strengths, and along the wide axes at both sides."""
+    at = as_vector(middle.hyper)
+    n_free = 3 if run.problem.prior.is_anchored else 1
+    slope = _slope(run, middle.hyper, columns)
+    hessian = np.empty((n_free, n_free))
+    for k in range(n_free):
+        beside = at.copy()
+        beside[k] += _DIFFERENCE[k]
+        moved = _slope(run, as_hyper(beside), columns)
+        hessian[k] = (slope - moved)[:n_free] / _DIFFERENCE[k]
+    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    widths = 1 / np.sqrt(np.maximum(values, _WIDEST**-2))
+    axes = []
+    for width, vector in zip(widths, vectors.T, strict=True):
+        if width < _WIDE:
+            continue
+        direction = np.zeros(3)
+        direction[:n_free] = width * vector
+        sides, evidence = [], []
+        for sign in (-1, 1):
+            step = sign * _REACH * direction
+            laws, reached = _laws(run, middle, as_hyper(at + step), columns)
+            sides.append(laws)
+            evidence.append(float(step @ (slope + reached) / 2))
+        axes.append(Axis(direction, (sides[0], sides[1]), (evidence[0], evidence[1])))
+    return Spread(middle, tuple(axes))
+
+
+def _slope(run: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> Vector:
+    return slope_of_evidence(run, hyper, run.run(hyper, columns))
+
+
+def slope_of_evidence(run: ColumnPropagation, hyper: Hyper, sums: Sums) -> Vector:
+    """Slope of log p(counts, strengths) by (log tau_C, alpha, beta), (3,).
+
+    By log tau_C: the shape less tau_C times the rate of its conditional; by the anchor's weights the
+    force of the field on them.
+    """
+    updated = run.updated(hyper, sums)
+    shape = run.problem.prior.a_C + sums.dimensions / 2
+    slope = np.array([shape * (1 - hyper.tau / updated.tau), 0.0, 0.0])
+    if run.problem.prior.anchor_sd is not None:
+        normal: Matrix = hyper.tau * sums.gram + np.eye(2) / run.problem.prior.anchor_sd**2
+        slope[1:] = normal @ (np.array(updated[1:]) - np.array(hyper[1:]))
+    return slope
+
+
+def _laws(
+    run: ColumnPropagation, middle: ColumnLaws, hyper: Hyper, columns: NDArray[np.int64]
+) -> tuple[ColumnLaws, Vector]:
+    rate, variance = middle.rate.copy(), middle.variance.copy()
+    sums = run.run(hyper, columns, (rate, variance))
+    laws = ColumnLaws(rate, variance, middle.sizes, hyper, middle.figures)
+    return laws, slope_of_evidence(run, hyper, sums)
