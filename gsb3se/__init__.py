@@ -6,14 +6,16 @@
 [0.75, 0.25]
 """
 
-from gsb3se import adaptation, baselines, geometry, shifts
+from gsb3se import adaptation, baselines, diagnostics, geometry, shifts
 from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import GSB3SEWarning
 from gsb3se.estimate import InferenceError, estimate
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.hmc import HMC
+from gsb3se.inference.laplace import Laplace
 from gsb3se.inference.newton import NewtonCG
+from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
@@ -26,14 +28,17 @@ __all__ = [
     "GSB3SEWarning",
     "InferenceError",
     "LabelGraph",
+    "Laplace",
     "NewtonCG",
     "Posterior",
     "Prior",
     "Problem",
     "ShiftCounts",
     "Status",
+    "Structured",
     "adaptation",
     "baselines",
+    "diagnostics",
     "estimate",
     "geometry",
     "shifts",

@@ -167,8 +167,14 @@ class Identifiability:
         }
 
 
-def identifiability(counts: ShiftCounts) -> Identifiability:
+def identifiability(
+    counts: ShiftCounts, directions: tuple[Vector, Matrix] | None = None
+) -> Identifiability:
     """Say what the counts cannot determine: O(K^3) up to 1,500 classes, sparse beyond.
+
+    Args:
+        counts: validation and target counts.
+        directions: :func:`weak_directions` of the same validation counts, if they are known.
 
     >>> alike = ShiftCounts([[30, 30], [20, 20]], [60, 40], labels=["cat", "dog"])
     >>> found = identifiability(alike)
@@ -184,13 +190,13 @@ def identifiability(counts: ShiftCounts) -> Identifiability:
     smallest = largest = noise = 0.0
     weakest: tuple[Label, ...] = ()
     if known.any():
-        values, directions = _weak_directions(counts.confusion_rates[:, np.flatnonzero(known)])
+        values, vectors = weak_directions(counts) if directions is None else directions
         smallest, largest = float(values[-1]), float(values[0])
-        errors = np.sqrt(directions**2 @ variance[known])
+        errors = np.sqrt(vectors**2 @ variance[known])
         noise = float(errors[-1])
         unseen = values[-len(errors) :] <= np.maximum(_CLEAR * errors, _SINGULAR * largest)
         unseen[-1] = True
-        weight = np.square(directions[unseen]).sum(axis=0)
+        weight = np.square(vectors[unseen]).sum(axis=0)
         chosen = np.flatnonzero(known)[weight > _CLEARLY_IN_IT * weight.max()]
         weakest = tuple(counts.labels[i] for i in chosen)
     missing = counts.without_validation
@@ -233,11 +239,13 @@ def identifiability(counts: ShiftCounts) -> Identifiability:
     )
 
 
-def _weak_directions(columns: sparse.csc_array) -> tuple[Vector, Matrix]:
+def weak_directions(counts: ShiftCounts) -> tuple[Vector, Matrix]:
     """Singular values, falling, and the directions in q of the last of them, a row each.
 
-    All of them up to 1,500 classes; of more, the largest value and the weakest direction.
+    Of the confusion rates of all classes with validation rows. All of them up to 1,500 classes; of
+    more, the largest value and the weakest direction.
     """
+    columns = counts.confusion_rates[:, np.flatnonzero(counts.validation_sizes > 0)]
     if columns.shape[1] <= _DENSE_SINGULAR_VALUES:
         _, values, right = np.linalg.svd(columns.toarray(), full_matrices=False)
         return values, right

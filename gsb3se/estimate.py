@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, overload, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics
@@ -35,6 +37,23 @@ class Backend(Protocol):
         ...
 
 
+class PreparedSource(Protocol):
+    """What a backend made of the validation counts."""
+
+    def infer(self, target: ArrayLike, seed: int | np.random.Generator = 0) -> Posterior:
+        """The posterior of one target."""
+        ...
+
+
+@runtime_checkable
+class PreparingBackend(Backend, Protocol):
+    """A backend whose work on the validation counts serves many targets."""
+
+    def prepared(self, problem: Problem) -> PreparedSource:
+        """That work; the problem's own target is not looked at."""
+        ...
+
+
 class InferenceError(RuntimeError):
     """A strict estimate whose status is not ok; the result is in ``posterior``."""
 
@@ -43,35 +62,81 @@ class InferenceError(RuntimeError):
         self.posterior = posterior
 
 
+@overload
+def estimate(
+    counts: ShiftCounts,
+    graph: LabelGraph | None = ...,
+    *,
+    targets: None = ...,
+    prior: Prior | None = ...,
+    backend: str | Backend = ...,
+    seed: int | np.random.Generator = ...,
+    strict: bool = ...,
+) -> Posterior: ...
+
+
+@overload
+def estimate(
+    counts: ShiftCounts,
+    graph: LabelGraph | None = ...,
+    *,
+    targets: Iterable[ArrayLike],
+    prior: Prior | None = ...,
+    backend: str | Backend = ...,
+    seed: int | np.random.Generator = ...,
+    strict: bool = ...,
+) -> list[Posterior]: ...
+
+
 def estimate(
     counts: ShiftCounts,
     graph: LabelGraph | None = None,
     *,
+    targets: Iterable[ArrayLike] | None = None,
     prior: Prior | None = None,
     backend: str | Backend = DEFAULT_BACKEND,
     seed: int | np.random.Generator = 0,
     strict: bool = False,
-) -> Posterior:
+) -> Posterior | list[Posterior]:
     """Infer the target class prior q.
 
     Args:
         counts: validation confusion counts and target prediction counts.
         graph: which labels are alike; None if nothing is known (the exchangeable graph).
+        targets: (K,) target counts, one vector a window, to be inferred in place of the counts'
+            own; the work on the validation counts is done once where the backend can.
         prior: the hyper-priors; None for the paper's ``Prior()``.
-        backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "hmc", "newton".
+        backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "structured", "hmc",
+            "newton", "laplace".
         seed: seed or generator, the only source of randomness.
         strict: raise InferenceError instead of a warning if the status is not ok.
 
     Returns:
-        The posterior; what to know about it is in ``posterior.diagnostics``.
+        The posterior; what to know about it is in ``posterior.diagnostics``. With ``targets`` a
+        list of them.
 
     >>> counts = ShiftCounts([[45, 5], [5, 45]], target=[700, 300], labels=["cat", "dog"])
-    >>> post = estimate(counts, backend="newton")
+    >>> post = estimate(counts)
     >>> bool(post.interval(0.9)[0][0] < 0.75 < post.interval(0.9)[1][0])
     True
+    >>> windows = estimate(counts, targets=[[700, 300], [200, 800]])
+    >>> bool(windows[0].mean[0] > windows[1].mean[0])
+    True
     """
-    problem = Problem(counts, graph, prior)
-    posterior = as_backend(backend).infer(problem, np.random.default_rng(seed))
+    problem, chosen = Problem(counts, graph, prior), as_backend(backend)
+    rng = np.random.default_rng(seed)
+    if targets is None:
+        return _finished(chosen.infer(problem, rng), counts, strict)
+    windows = [counts.with_target(target) for target in targets]
+    if isinstance(chosen, PreparingBackend):
+        source = chosen.prepared(problem)
+        found = (source.infer(window.target, rng) for window in windows)
+    else:
+        found = (chosen.infer(Problem(w, problem.graph, problem.prior), rng) for w in windows)
+    return [_finished(post, w, strict) for post, w in zip(found, windows, strict=True)]
+
+
+def _finished(posterior: Posterior, counts: ShiftCounts, strict: bool) -> Posterior:
     posterior = replace(posterior, labels=counts.labels, n_target=counts.n_target)
     report(posterior.diagnostics, posterior if strict else None)
     return posterior
@@ -96,4 +161,4 @@ def report(diagnostics: Diagnostics, strict_posterior: Posterior | None) -> None
         return
     if strict_posterior is not None:
         raise InferenceError(strict_posterior)
-    warnings.warn(diagnostics.message, GSB3SEWarning, stacklevel=3)
+    warnings.warn(diagnostics.message, GSB3SEWarning, stacklevel=4)

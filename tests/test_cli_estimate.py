@@ -19,7 +19,7 @@ def test_table_csv_json_posterior_and_picture(run, predictions, tmp_path):
     for said in ("ant", "90 % interval", "status: ok", "wrote q.csv", "wrote q.png"):
         assert said in result.output
     post = gs.Posterior.load("q.npz")
-    expected = gs.estimate(predictions, backend="newton")
+    expected = gs.estimate(predictions)
     np.testing.assert_allclose(post.mean, expected.mean)
     assert post.labels == ("ant", "bee", "cow")
     header, *rows = [line.split(",") for line in (tmp_path / "q.csv").read_text().splitlines()]

@@ -9,6 +9,8 @@ from gsb3se.estimate import BACKENDS, as_backend
 SMALL = {
     "hmc": gs.HMC(chains=2, warmup=200, draws=200, progress=False),
     "newton": gs.NewtonCG(),
+    "laplace": gs.Laplace(),
+    "structured": gs.Structured(),
 }
 
 GOOD = np.array([[90, 5, 5], [5, 90, 5], [5, 5, 90]])

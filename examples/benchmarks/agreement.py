@@ -1,6 +1,6 @@
 """How close is a backend to the exact posterior?
 
-python examples/benchmarks/agreement.py --backend structured --backend laplace --data DIR --cache DIR
+python examples/benchmarks/agreement.py --backend structured --cache DIR --data DIR
 
 The exact posterior is HMC's, run until every share has an effective sample size of 1,000; it is
 kept in the cache folder, so that a second run, perhaps of another backend, only loads it. Errors
@@ -12,7 +12,6 @@ are marked. Times are those of inference alone, HMC's with compilation.
 """
 
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,9 +141,7 @@ class Comparison:
         self.status = posterior.diagnostics.status.value
 
     @classmethod
-    def of_halves(
-        cls, reference: gs.Posterior, truth: np.ndarray, seconds: float
-    ) -> "Comparison":
+    def of_halves(cls, reference: gs.Posterior, truth: np.ndarray, seconds: float) -> "Comparison":
         """One half of every chain against the other."""
         half = reference.form.q.shape[1] // 2
         first, second = (

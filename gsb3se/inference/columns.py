@@ -10,9 +10,8 @@ cell. With the cavity of every cell from :mod:`gsb3se.inference.fields` and its 
 
 and half a dozen sweeps reach the fixed point, where sum_j lambda_ji = n_i holds by itself.
 
-Columns are independent given (tau_C, alpha, beta), which maximise the evidence of all of them: the
-fixed point of expectation maximisation, found by Anderson's extrapolation. Of many classes a
-sample of columns settles them before all columns are run.
+Columns are independent given (tau_C, alpha, beta), which maximise the evidence of all of them. Of
+many classes a sample of columns settles them before all columns are run.
 
 What the target needs of a column is its law: cells e^{x_ji} of mean lambda_ji and variance
 lambda_ji - kappa_ji, independent Gammas, divided by their sum.
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 
 from gsb3se.graph import IdentityPlusOnes
 from gsb3se.inference.coordinates import likely_anchor
-from gsb3se.inference.fields import Field, field_of
+from gsb3se.inference.fields import Field, LoopyField, field_of
 from gsb3se.inference.poisson_sites import counted_moments, empty_cells
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, softmax
@@ -39,15 +38,18 @@ _TOLERANCE = 3e-3  # of a sweep: change of a cell's mean in its sd, and relative
 _MOST_SWEEPS = 60
 _DAMPED_FROM = 20  # sweeps after which only half a step is taken
 _LARGEST_STEP = 4.0  # of a cell's mean
+_MOST_CERTAIN = 0.9999  # share of a cavity's variance that a site takes away, at most
 _SINGLE_PRECISION = 256  # classes from which the sweeps run in single precision
 _BLOCK_CELLS = 1 << 16  # cells that are swept together
 _SAMPLE = 96  # columns that settle the strengths when there are more
-_HYPER_TOLERANCE = 2e-3
-_MOST_UPDATES = 30
-_MEMORY = 4  # past updates the extrapolation looks at
-_LARGEST_UPDATE = np.array([1.5, 3.0, 3.0])  # of log tau_C, alpha, beta
+_FIRST_STEP = 0.5  # of log tau_C
+_LOG_TAU_TOLERANCE = 0.02
+_ANCHOR_TOLERANCE = 0.05
+_MOST_UPDATES, _MOST_ANCHOR_STEPS = 20, 4
 _LOG_TAU_RANGE = (-9.0, 7.0)
-_SCALE_RANGE = (0.05, 2.0)  # of the correction for dependence within a column
+_MOST_CORRECTED = 2000  # classes up to which the search is corrected by exact columns
+_CORRECTED_ROWS = 2000  # classes times those columns
+_CORRECTIONS = 3
 _PRIOR_DRAWS = 200  # fields behind the law of a column without counts
 
 
@@ -108,27 +110,34 @@ class Sums:
 
 
 class ColumnPropagation:
-    """Expectation propagation over a problem's columns; remembers where it ended."""
+    """Expectation propagation over a problem's columns; remembers where it ended.
+
+    Args:
+        exact: invert every column's matrix, in place of belief propagation: O(K^3) a column.
+    """
 
     def __init__(self, problem: Problem, exact: bool = False) -> None:
         n = problem.n_classes
         self.problem, self.n_classes = problem, n
         self.dtype = np.float32 if n >= _SINGLE_PRECISION and not exact else np.float64
-        self.field: Field = field_of(problem.graph, self.dtype)
+        self.field: Field = field_of(problem.graph, self.dtype, exact)
         self.counts = problem.counts.confusion
         self.sizes = problem.column_sizes
         self._mean: dict[int, Matrix] = {}
         self._precision: dict[int, Matrix] = {}
         weights = problem.graph.weights
         self._exchangeable = isinstance(weights, IdentityPlusOnes)
-        self._weights = weights if self._exchangeable else weights.tocsc()
+        self._weights: Any = None
+        if not isinstance(weights, IdentityPlusOnes):
+            self._weights = weights.tocsc()
         if problem.prior.is_anchored:
-            image = problem.graph.laplacian @ weights if not self._exchangeable else None
             degrees = self.field.degrees
-            if image is None:
+            if self._exchangeable:
                 self._gram = np.array([degrees, -degrees / n, degrees / n**2])
             else:
-                squares = np.asarray(weights.multiply(image).sum(axis=0)).ravel()
+                laplacian: Any = problem.graph.laplacian
+                image = laplacian @ self._weights
+                squares = np.asarray(self._weights.multiply(image).sum(axis=0)).ravel()
                 self._gram = np.array([degrees, image.diagonal(), squares])
 
     def run(
@@ -139,7 +148,7 @@ class ColumnPropagation:
         tick: Callable[[int], None] = lambda done: None,
     ) -> Sums:
         """Sweep the columns to their fixed points; rates and variances are written to ``keep``."""
-        width = max(1, _BLOCK_CELLS // self.n_classes)
+        width = max(1, min(_BLOCK_CELLS // self.n_classes, -(-len(columns) // 2)))
         blocks = [columns[start : start + width] for start in range(0, len(columns), width)]
 
         def work(block: NDArray[np.int64]) -> Sums:
@@ -163,9 +172,9 @@ class ColumnPropagation:
         table = empty_cells()
         counts = self.counts[:, columns].tocoo()
         rows, at, values = counts.row, counts.col, counts.data.astype(float)
-        cells = np.zeros((self.n_classes, len(columns)), dtype=dtype)
+        cells: Matrix = np.zeros((self.n_classes, len(columns)), dtype=dtype)
         cells[rows, at] = values
-        sizes = self.sizes[columns].astype(dtype)
+        sizes: Vector = self.sizes[columns].astype(dtype)
         anchored = self.problem.prior.is_anchored
         pull = field.apply(tau, self._anchor(hyper, columns)) if anchored else None
 
@@ -188,6 +197,7 @@ class ColumnPropagation:
             cavity = 1 / seen
             tilted = mean - cavity * slope
             rate, curvature = table(tilted, np.sqrt(cavity))
+            np.minimum(curvature, _MOST_CERTAIN * seen, out=curvature)
             rate[rows, at], curvature[rows, at] = counted_moments(
                 values, tilted[rows, at].astype(float), cavity[rows, at].astype(float)
             )
@@ -217,7 +227,7 @@ class ColumnPropagation:
         self._mean[key], self._precision[key] = mean, precision
         if keep is not None:
             keep[0][:, columns] = rate * (sizes / rate.sum(axis=0))
-            keep[1][:, columns] = independent_variances(rate, curvature)
+            keep[1][:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
         return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
 
     def _anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
@@ -283,24 +293,6 @@ class ColumnPropagation:
         return np.full(self.n_classes, float(low.mean(dtype=float)))
 
 
-def independent_variances(rate: Matrix, curvature: Matrix) -> Matrix:
-    """Variances of independent cells whose shares of their sum vary as much as those of the field.
-
-    The cells of a field go together: Cov(e^x) has the row sums lambda, while its diagonal is
-    lambda - kappa. Since the sum of a column is independent of its shares,
-    n (n + 1) Var(c_j) = lambda_j - kappa_j - lambda_j^2 / n. Independent cells of variances w_j have
-    n^2 Var(c_j) = w_j (1 - 2 c_j) + c_j^2 sum(w) to first order; w is lambda - kappa, scaled so that
-    the two agree when summed over the column.
-    """
-    cells = np.maximum(rate - curvature, 1e-12 * rate)
-    size = rate.sum(axis=0)
-    share = rate / size
-    total, squares = cells.sum(axis=0), np.square(share).sum(axis=0)
-    wanted = total - size * squares
-    given = total - 2 * (cells * share).sum(axis=0) + total * squares
-    return cells * np.clip(wanted / given, *_SCALE_RANGE)
-
-
 def fit_columns(
     problem: Problem, tick: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[ColumnLaws, ColumnPropagation]:
@@ -321,11 +313,14 @@ def fit_columns(
     start = Hyper(0.05)
     if problem.prior.is_anchored:
         start = Hyper(0.5, *map(float, likely_anchor(problem)))
-    sample = known[np.unique(np.linspace(0, len(known) - 1, _SAMPLE).astype(int))]
-    search = Search(run, sample if len(known) > 2 * _SAMPLE else known)
-    hyper = search.settle(start) if len(known) else _prior_hyper(problem)
+    sample, sampled = known, len(known) > 2 * _SAMPLE
+    if sampled:
+        sample = known[np.linspace(0, len(known) - 1, _SAMPLE).astype(int)]
+    search = Search(run, sample)
+    hyper = start if len(known) else _prior_hyper(problem)
     sums = Sums()
     if len(known):
+        hyper = search.settle_exactly(hyper)
         run.field.tune(hyper.tau, run.typical_precision())
         done = 0
 
@@ -334,7 +329,7 @@ def fit_columns(
             done += columns
             tick(done, len(known))
 
-        if len(known) > 2 * _SAMPLE:
+        if sampled:
             run.forget()
         sums = run.run(hyper, known, (rate, variance), tell)
     sizes = run.sizes.copy()
@@ -354,41 +349,75 @@ def fit_columns(
 
 
 class Search:
-    """The fixed point of the strengths' updates over some columns, by Anderson's extrapolation."""
+    """The maximum of the evidence of some columns over tau_C, alpha and beta.
+
+    The slope by log tau_C, alpha and beta following, is stepped along until it changes its sign and
+    then brought to zero between the two: expectation maximisation would take thousands of updates,
+    for most cells know nothing of tau_C.
+    """
 
     def __init__(self, run: ColumnPropagation, columns: NDArray[np.int64]) -> None:
         self.run, self.columns = run, columns
         self.updates, self.converged = 0, not len(columns)
+        self._defect = 0.0  # of the slope, by belief propagation
 
-    def settle(self, start: Hyper) -> Hyper:
-        """Update until nothing moves."""
-        at = as_vector(start)
-        points: list[Vector] = []
-        changes: list[Vector] = []
-        for self.updates in range(1, _MOST_UPDATES + 1):
-            hyper = as_hyper(at)
-            sums = self.run.run(hyper, self.columns)
-            change = as_vector(self.run.updated(hyper, sums)) - at
-            points.append(at)
-            changes.append(change)
-            if np.abs(change).max() < _HYPER_TOLERANCE:
-                self.converged = True
-                return hyper
-            step = _extrapolated(points[-_MEMORY:], changes[-_MEMORY:])
-            at = at + np.clip(step, -_LARGEST_UPDATE, _LARGEST_UPDATE)
-            at[0] = np.clip(at[0], *_LOG_TAU_RANGE)
+    def settle_exactly(self, start: Hyper) -> Hyper:
+        """Settle, then correct the slope by that of a few columns without approximation."""
+        hyper = self.settle(start)
+        n = self.run.n_classes
+        if not isinstance(self.run.field, LoopyField) or n > _MOST_CORRECTED:
+            return hyper
+        few = np.linspace(0, len(self.columns) - 1, max(4, _CORRECTED_ROWS // n)).astype(int)
+        columns = self.columns[np.unique(few)]
+        exact = ColumnPropagation(self.run.problem, exact=True)
+        for _ in range(_CORRECTIONS):
+            slopes = (self._slope(way, hyper, columns) for way in (exact, self.run))
+            self._defect = next(slopes) - next(slopes)
+            before, hyper = hyper, self.settle(hyper)
+            if abs(np.log(hyper.tau / before.tau)) < _LOG_TAU_TOLERANCE:
+                break
         return hyper
 
+    @staticmethod
+    def _slope(way: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> float:
+        return 1 - hyper.tau / way.updated(hyper, way.run(hyper, columns)).tau
 
-def _extrapolated(points: list[Vector], changes: list[Vector]) -> Vector:
-    """The step to where the changes, linear in the points, would vanish."""
-    change = changes[-1]
-    if len(points) == 1:
-        return change
-    moved = np.diff(np.array(points), axis=0).T
-    turned = np.diff(np.array(changes), axis=0).T
-    weights = np.linalg.lstsq(turned, change, rcond=1e-6)[0]
-    return change - (moved + turned) @ weights
+    def settle(self, start: Hyper) -> Hyper:
+        """Bracket the root of the slope, then shrink the bracket by regula falsi (Illinois)."""
+        here, slope = self._profile(start)
+        step, ends = _FIRST_STEP, _LOG_TAU_RANGE
+        while True:
+            before, slope_before = here, slope
+            reached = np.log(here.tau) + np.sign(slope) * step
+            if not ends[0] <= reached <= ends[1]:
+                return here
+            here, slope = self._profile(here._replace(tau=float(np.exp(reached))))
+            if slope * slope_before <= 0:
+                break
+            step *= 1.5
+        one, other = (np.log(before.tau), slope_before), (np.log(here.tau), slope)
+        for _ in range(_MOST_UPDATES):
+            place = (one[0] * other[1] - other[0] * one[1]) / (other[1] - one[1])
+            moved = abs(place - np.log(here.tau))
+            here, slope = self._profile(here._replace(tau=float(np.exp(place))))
+            if moved < _LOG_TAU_TOLERANCE or abs(other[0] - one[0]) < _LOG_TAU_TOLERANCE:
+                self.converged = True
+                break
+            one = other if slope * other[1] <= 0 else (one[0], one[1] / 2)
+            other = (place, slope)
+        return here
+
+    def _profile(self, hyper: Hyper) -> tuple[Hyper, float]:
+        """The slope by log tau_C where alpha and beta have followed."""
+        for _ in range(_MOST_ANCHOR_STEPS):
+            self.updates += 1
+            sums = self.run.run(hyper, self.columns)
+            updated = self.run.updated(hyper, sums)
+            moved = np.abs(np.subtract(updated[1:], hyper[1:])).max()
+            if moved < _ANCHOR_TOLERANCE:
+                break
+            hyper = Hyper(hyper.tau, *updated[1:])
+        return hyper, float(1 - hyper.tau / updated.tau) + self._defect
 
 
 def as_vector(hyper: Hyper) -> Vector:

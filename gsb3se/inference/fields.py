@@ -1,7 +1,7 @@
 """Gaussian fields on the label graph: marginal variances and solves for many columns at once.
 
-A column's Gaussian has precision tau L + diag(pi). Read tau L as a network of conductances and pi as
-each node's conductance to ground: then 1 / Var(x_j) is pi_j plus the conductance to ground that
+A column's Gaussian has precision tau L + diag(pi). Read tau L as a network of conductances and pi
+as each node's conductance to ground: then 1 / Var(x_j) is pi_j plus the conductance to ground that
 node j sees through its edges. *Belief propagation* computes it edge by edge,
 
     c_{k->j} = g s / (g + s),   g = tau w_jk,   s = pi_k + sum_{l != j} c_{l->k},
@@ -37,9 +37,7 @@ class Field(Protocol):
         """Whatever :meth:`conductance` goes on from."""
         ...
 
-    def conductance(
-        self, tau: float, precision: Matrix, messages: object
-    ) -> tuple[Matrix, object]:
+    def conductance(self, tau: float, precision: Matrix, messages: object) -> tuple[Matrix, object]:
         """What each node sees through its edges, (K, B), and the messages to go on from."""
         ...
 
@@ -56,11 +54,11 @@ class Field(Protocol):
         ...
 
 
-def field_of(graph: LabelGraph, dtype: type = np.float64) -> Field:
-    """The field that suits the graph."""
+def field_of(graph: LabelGraph, dtype: type = np.float64, exact: bool = False) -> Field:
+    """The field that suits the graph; ``exact``: the slow one without approximation."""
     if graph.is_exchangeable:
-        return StarField(graph.n_classes, dtype)
-    if graph.n_classes <= _DENSE:
+        return StarField(graph.n_classes)
+    if exact or graph.n_classes <= _DENSE:
         return DenseField(graph)
     return LoopyField(graph, dtype)
 
@@ -68,7 +66,7 @@ def field_of(graph: LabelGraph, dtype: type = np.float64) -> Field:
 class StarField:
     """The exchangeable graph, L = I - 11'/K: a star of conductances tau with a hidden centre."""
 
-    def __init__(self, n_classes: int, dtype: type = np.float64) -> None:
+    def __init__(self, n_classes: int) -> None:
         self.degrees = np.full(n_classes, 1 - 1 / n_classes)
         self._laplacian = IdentityPlusOnes(n_classes, 1.0, -1.0 / n_classes)
 
@@ -104,27 +102,25 @@ class DenseField:
     def __init__(self, graph: LabelGraph) -> None:
         self._laplacian = graph.laplacian.toarray()
         self.degrees = np.diag(self._laplacian).copy()
-        self._inverse = np.empty(0)
 
     def start(self, tau: float, precision: Matrix) -> None:
         """Nothing to go on from."""
 
     def conductance(self, tau: float, precision: Matrix, messages: object) -> tuple[Matrix, None]:
-        self._inverse = self._inverses(tau, precision)
-        seen = 1 / np.einsum("bjj->jb", self._inverse) - precision
-        return np.maximum(seen, 1e-12 * precision), None
+        variance = np.einsum("bjj->jb", np.linalg.inv(self._matrices(tau, precision)))
+        return np.maximum(1 / variance - precision, 1e-12 * precision), None
 
-    def _inverses(self, tau: float, precision: Matrix) -> np.ndarray:
+    def _matrices(self, tau: float, precision: Matrix) -> np.ndarray:
         matrices = np.repeat(tau * self._laplacian[None], precision.shape[1], axis=0)
         diagonal = np.arange(len(precision))
         matrices[:, diagonal, diagonal] += precision.T
-        return np.linalg.inv(matrices)
+        return matrices
 
     def apply(self, tau: float, x: Matrix) -> Matrix:
         return tau * (self._laplacian @ x)
 
     def solve(self, tau: float, precision: Matrix, right: Matrix) -> Matrix:
-        return np.einsum("bjk,kb->jb", self._inverses(tau, precision), right)
+        return np.linalg.solve(self._matrices(tau, precision), right.T[..., None])[..., 0].T
 
     def tune(self, tau: float, precision: Vector) -> None:
         """Exact as it is."""
@@ -145,7 +141,7 @@ class LoopyField:
         back = np.lexsort((ends, self._origins))
         self._back = np.empty(len(back), dtype=np.int64)
         self._back[back] = np.arange(len(back))
-        ones = np.ones(len(ends), dtype=dtype)
+        ones: np.ndarray = np.ones(len(ends), dtype=dtype)
         self._arrivals = sparse.csr_array((ones, np.arange(len(ends)), start), shape=(n, len(ends)))
         self._laplacian = sparse.csr_array(graph.laplacian).astype(dtype)
         self.degrees = self._laplacian.diagonal().astype(float)

@@ -93,8 +93,9 @@ class EmptyCellTable:
             # curvature = rate / (1 + v rate) where the Gaussian is narrow; smooth relative to it
             relative[k] = found.curvature * (1 / found.rate + s**2)
         axes = np.concatenate([[0.0], sd]), mean
-        fine = np.arange(0, _WIDEST + _STEP / 2, _STEP), np.arange(
-            _LOWEST, _HIGHEST + _STEP / 2, _STEP
+        fine = (
+            np.arange(0, _WIDEST + _STEP / 2, _STEP),
+            np.arange(_LOWEST, _HIGHEST + _STEP / 2, _STEP),
         )
         table = RectBivariateSpline(*axes, log_rate)(*fine) + 1j * RectBivariateSpline(
             *axes, relative
@@ -130,8 +131,8 @@ def _empty_moments(mean: Vector, sd: float) -> SiteMoments:
     mode = tilted_mode(np.zeros_like(mean), mean, np.full_like(mean, sd**2))
     width = 1 / np.sqrt(1 / sd**2 + np.exp(mode))
     low = mode - _REACH * sd
-    # To the right the law ends at its wall, where e^x is a few times one; E[e^x] may come from there
-    # even if the law itself is far to the left.
+    # To the right the law ends at its wall, where e^x is a few times one; E[e^x] may come from
+    # there even if the law itself is far to the left.
     high = np.minimum(mode + _REACH * sd, np.maximum(mode + _REACH * width, _WALL))
     points = int(np.ceil(((high - low) / np.minimum(_NODE_STEP, width / 2)).max()))
     x = low + (high - low) * np.linspace(0, 1, max(points, 64))[:, None]

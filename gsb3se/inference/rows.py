@@ -10,8 +10,8 @@ total. Each count is a Poisson mixed over a sum of Gammas, whose cumulant functi
 
 and whose probability is given by the saddlepoint K'(nu) = n, with error O(1/n) relative and smooth
 in eta: log p(n) = K(nu) - n nu - log(2 pi K''(nu)) / 2; for n = 0 it is exactly K(-inf). A class's
-share comes back as log q_i = log eta_i + log u_i, u_i given eta being nearly log-normal with moments
-that the same saddlepoint gives.
+share comes back as log q_i = log eta_i + log u_i, u_i given eta being nearly log-normal with
+moments that the same saddlepoint gives.
 
 Of each row the cells that matter are kept one by one; the many that hardly do are one Gamma of
 their common mean and variance.
@@ -35,8 +35,6 @@ _SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square
 _FLOOR = 1e-9  # of the rest of a row, in units of its column's size
 
 Array = NDArray[Any]
-
-
 
 
 class RowGeometry(NamedTuple):
@@ -178,7 +176,6 @@ class TargetRows:
     def geometry(self, log_eta: Vector) -> RowGeometry:
         """Information about log eta, and the law of log u given it, at one point."""
         at = self._saddle(log_eta[:, None].astype(self.dtype))
-        n = len(log_eta)
         h, p, h_rest, p_rest = (x[:, 0] for x in (at.h, at.p, at.h_rest, at.p_rest))
         weight = np.where(self._empty, 0, 1 / np.maximum(at.slope[:, 0], 1e-30)).astype(self.dtype)
         shape, scale = self._shape[:, 0], self._scale[:, 0]
@@ -192,7 +189,9 @@ class TargetRows:
         eta, mean_rest = at.eta[:, 0], at.mean_rest[:, 0]
         root = np.sqrt(weight)[:, None]
         tied = root * table(scale * shape * p * h, h_rest * p_rest)  # Cov(g_ji, n_j)
-        moved = table(shape * p * h / eta[self._column], at.s_rest[:, 0] * p_rest * h_rest / mean_rest)
+        moved = table(
+            shape * p * h / eta[self._column], at.s_rest[:, 0] * p_rest * h_rest / mean_rest
+        )
         moved *= eta
         moved *= root  # d n_j / d log eta_i
         pressed = tied.T @ tied
@@ -228,8 +227,8 @@ class TargetRows:
     def _saddle(self, log_eta: Array, near: Array | None = None) -> _Saddle:
         """The tilts at which K' = n.
 
-        In slack = e^-nu - 1 each term is s p, 1 / p = slack (1 + 1 / b) + 1 / b, and 1 / K' is concave
-        and nearly linear: Newton steps on 1 / K' = 1 / n take a few rounds.
+        In slack = e^-nu - 1 each term is s p, 1 / p = slack (1 + 1 / b) + 1 / b, and 1 / K' is
+        concave and nearly linear: Newton steps on 1 / K' = 1 / n take a few rounds.
         """
         eta = np.exp(log_eta)
         inverse = 1 / (eta[self._column] * self._scale)  # 1 / b
@@ -273,4 +272,6 @@ class TargetRows:
             p[gone], h[gone] = 0, inverse[gone] / grown[gone]
             p_rest[self._empty] = 0
             h_rest[self._empty] = (inverse_rest / (1 + inverse_rest))[self._empty]
-        return _Saddle(slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest, mean, variance, slope, eta)
+        return _Saddle(
+            slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest, mean, variance, slope, eta
+        )

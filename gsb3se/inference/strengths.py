@@ -1,4 +1,4 @@
-"""How well the validation counts know (tau_C, alpha, beta), and the columns around their best values.
+"""How well the counts know (tau_C, alpha, beta), and the columns around their best values.
 
 The slope of the log evidence by (log tau_C, alpha, beta) comes with every run of the columns. Its
 differences give the curvature at the maximum, hence axes and widths. Along the axes that are wide
@@ -128,8 +128,8 @@ def _slope(run: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> 
 def slope_of_evidence(run: ColumnPropagation, hyper: Hyper, sums: Sums) -> Vector:
     """Slope of log p(counts, strengths) by (log tau_C, alpha, beta), (3,).
 
-    By log tau_C: the shape less tau_C times the rate of its conditional; by the anchor's weights the
-    force of the field on them.
+    By log tau_C: the shape less tau_C times the rate of its conditional; by the anchor's weights
+    the force of the field on them.
     """
     updated = run.updated(hyper, sums)
     shape = run.problem.prior.a_C + sums.dimensions / 2

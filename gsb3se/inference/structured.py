@@ -1,4 +1,4 @@
-"""Structured: the exact hierarchy's posterior by propagation and saddlepoints; the default backend."""
+"""Structured, the default backend: the hierarchy's posterior by propagation and saddlepoints."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
+from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
 from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.columns import ColumnLaws, fit_columns
@@ -23,7 +24,7 @@ from gsb3se.labels import Label
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
-from gsb3se.simplex import Matrix
+from gsb3se.simplex import Matrix, Vector
 
 _FEW = 300  # classes up to which strengths are integrated out and many draws are cheap
 _LEAST_CHAINS = 64
@@ -132,6 +133,11 @@ class Source:
         """The laws of the columns at their best strengths."""
         return self.spread.middle
 
+    @cached_property
+    def _directions(self) -> tuple[Vector, Matrix] | None:
+        known = self.problem.counts.n_validation > 0
+        return weak_directions(self.problem.counts) if known else None
+
     def __repr__(self) -> str:
         return f"Source({self.problem.n_classes} classes, {self.seconds:.2f} s)"
 
@@ -192,15 +198,13 @@ class Source:
                 tau_q.append(density.draw_tau(theta, rng))
                 tau_C.append(np.full(theta.shape[1], density.laws.hyper.tau))
         figures, findings = judge(problem, self.columns, frame, parts)
-        identified = identifiability(problem.counts)
+        identified = identifiability(problem.counts, self._directions)
         figures |= {
             "source_seconds": self.seconds,
             "target_seconds": time.perf_counter() - began,
         }
         # Four groups of chains, so that tools for draws of chains have something to compare.
-        grouped = (
-            _four(np.concatenate(some)) for some in (q, r, tau_q, tau_C)
-        )
+        grouped = (_four(np.concatenate(some)) for some in (q, r, tau_q, tau_C))
         q4, r4, tau_q4, tau_C4 = grouped
         return Posterior.from_draws(
             q4,
@@ -271,7 +275,9 @@ def judge(
     samples = [sampled for _, sampled in parts]
     drifts = np.array([drift(sampled) for sampled in samples])
     effective = sum(effective_draws(sampled) for sampled in samples)
-    accepted = float(np.mean([np.mean(sampled.accepted[-len(sampled.theta) :]) for sampled in samples]))
+    accepted = float(
+        np.mean([np.mean(sampled.accepted[-len(sampled.theta) :]) for sampled in samples])
+    )
     error = float(np.abs(laws.mean.sum(axis=0) - 1).max())
     figures: dict[str, Any] = laws.figures | {
         "column_sum_error": error,

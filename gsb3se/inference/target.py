@@ -25,7 +25,7 @@ from gsb3se.simplex import Matrix, Vector, softmax
 
 _EM_STEPS = 200
 _MODE_STEPS = 40
-_MODE_TOLERANCE = 0.05  # Newton decrement: the Gaussian only sets the pace
+_MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode only sets the pace
 _TAU_CHANGE = 0.05
 _LARGEST_STEP = 3.0
 _ROUNDING = 1e-3  # of a log density in single precision
@@ -101,11 +101,12 @@ class TargetDensity:
         """Newton steps to the mode at a tau_q that is re-estimated with the trace."""
         n, prior = self.problem.n_classes, self.problem.prior
         laplacian = self._laplacian.toarray()
+        tolerance = max(_MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS * n)
         log_eta, tau = self.rows.levels_at(self.likely), 1.0
         if near is not None:
             log_eta, tau = near.centre.astype(float), near.tau
         settled = near is not None  # tau_q
-        for steps in range(1, _MODE_STEPS + 1):
+        for steps in range(1, _MODE_STEPS + 1):  # noqa: B007
             value, gradient, theta = self._at_fixed(log_eta, tau)
             geometry = self.rows.geometry(log_eta)
             weight = 1 + geometry.response
@@ -115,8 +116,7 @@ class TargetDensity:
             decrement = float(gradient @ step)
             inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
             spread = (inverse * weight).T  # rows weigh theta, not log eta
-            covariance = spread @ spread.T + geometry.covariance
-            if settled and decrement < _MODE_TOLERANCE:
+            if settled and decrement < tolerance:
                 break
             length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
             while length > 1e-4:
@@ -129,7 +129,9 @@ class TargetDensity:
             if near is not None:
                 continue
             theta = theta - theta.mean()
-            form = theta @ (laplacian @ theta) + np.einsum("ij,ij->", laplacian, covariance)
+            form = theta @ (laplacian @ theta)
+            form += np.einsum("ij,ij->", spread, self._laplacian @ spread)
+            form += np.einsum("ij,ij->", laplacian, geometry.covariance)
             updated = self.shape / (prior.b_q + form / 2)
             settled = abs(np.log(updated / tau)) < _TAU_CHANGE
             tau = float(updated)
@@ -138,9 +140,9 @@ class TargetDensity:
             inverse.T,
             _root(geometry.covariance),
             tau,
-            covariance,
+            spread @ spread.T + geometry.covariance,
             value - float(np.log(np.diag(factor)).sum()),
-            bool(settled and decrement < _MODE_TOLERANCE),
+            bool(settled and decrement < tolerance),
             steps,
         )
 
@@ -159,7 +161,7 @@ class TargetDensity:
         log_eta = frame.centre[:, None] + frame.spread @ z[:n]
         rows = self.rows.evaluate(log_eta, None if near is None else near.tilt)
         theta = log_eta + rows.log_totals + frame.own @ z[n:]
-        smooth = self._laplacian @ theta
+        smooth = (self._laplacian @ theta).astype(theta.dtype)
         rate = self.problem.prior.b_q + np.einsum("ic,ic->c", theta, smooth, dtype=float) / 2
         value = rows.log_likelihood - self.shape * np.log(rate)
         value -= np.einsum("ic,ic->c", z[n:], z[n:], dtype=float) / 2
@@ -194,8 +196,12 @@ class TargetDensity:
             earlier: where to go on from; its draws are not kept.
         """
         n, dtype = self.problem.n_classes, self.rows.dtype
-        done = Sampled() if earlier is None else Sampled(
-            accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
+        done = (
+            Sampled()
+            if earlier is None
+            else Sampled(
+                accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
+            )
         )
         z = rng.standard_normal((2 * n, chains), dtype=dtype) if earlier is None else earlier.z
         here = self.at(z)
