@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
 from gsb3se.labels import Label
 from gsb3se.simplex import Matrix, Vector
+
+if TYPE_CHECKING:
+    from gsb3se.posterior import Posterior
 
 _DENSE_SINGULAR_VALUES = 1500  # classes up to which all singular values are computed
 _SINGULAR = 1e-10  # of the largest singular value: below it the matrix has no inverse
@@ -258,6 +261,132 @@ def weak_directions(counts: ShiftCounts) -> tuple[Vector, Matrix]:
     value, vector = eigsh(gram, k=1, sigma=-1e-10 * largest, v0=start)
     smallest = value[0] if value[0] > 1e-14 * largest else 0.0  # squares have half the digits
     return np.sqrt([largest, smallest]), vector.T
+
+
+@dataclass(frozen=True, eq=False)
+class EffectiveInformation:
+    """What the counts say about theta on the sum-zero space, beside what the prior says.
+
+    Attributes:
+        information: (K, K) J'(D^-1 + S)^-1 J: of the target counts, the columns' own uncertainty
+            taken into account; zero along 1.
+        smallest: its smallest eigenvalue on the sum-zero space; zero if some direction is unseen.
+        weakest: (K,) that direction.
+        shrinkage: (K,) share of each class's log share that is the prior's: 0 where the counts
+            alone speak, 1 where they say nothing.
+        variance_bound: 1 / (tau_q lambda_2 + smallest), above every variance of theta.
+    """
+
+    information: Matrix
+    smallest: float
+    weakest: Vector
+    shrinkage: Vector
+    variance_bound: float
+
+
+def effective_information(posterior: Posterior) -> EffectiveInformation:
+    """The information about theta = log q in a posterior by ``backend="structured"``.
+
+    At the posterior mean of q and of the confusion matrix, with Cov(theta) = (tau_q L +
+    information)^+ on the sum-zero space, no variance exceeds 1 / (tau_q lambda_2 + smallest).
+    O(K^3).
+    """
+    found = _geometry(posterior)
+    n = len(found.theta)
+    values, vectors = np.linalg.eigh(found.information + np.ones((n, n)) * found.level / n)
+    covariance = found.covariance
+    kept = covariance @ (found.tau * found.laplacian)
+    connectivity = float(np.linalg.eigvalsh(found.laplacian)[1])
+    smallest = max(float(values[0]), 0.0)
+    return EffectiveInformation(
+        found.information,
+        smallest,
+        vectors[:, 0],
+        np.clip(np.diag(kept) * n / (n - 1), 0.0, 1.0),
+        1 / (found.tau * connectivity + smallest),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSensitivity:
+    """How q would move with the label graph.
+
+    Attributes:
+        edges: (E, 2) pairs of classes.
+        change: (E, K) derivative of q by the relative weight of each edge, d q / d log w.
+        strongest: (E,) total variation of q for a doubled weight, to first order.
+        without_graph: (K,) the mean of q if the graph were dropped for the exchangeable one, to
+            first order: mean + d q.
+    """
+
+    edges: NDArray[np.int64]
+    change: Matrix
+    strongest: Vector
+    without_graph: Vector
+
+
+def graph_sensitivity(posterior: Posterior) -> GraphSensitivity:
+    """The derivative of q by every edge of the graph, for ``backend="structured"``.
+
+    The mode moves by -tau_q Cov(theta) (dL) theta when the Laplacian does by dL, and q by
+    diag(q) - qq' times that, tau_q held.
+    """
+    found = _geometry(posterior)
+    q, theta = found.q, found.theta
+    jacobian = (np.diag(q) - np.outer(q, q)) @ found.covariance
+    upper = np.argwhere(np.triu(-found.laplacian, k=1) > 0)
+    i, j = upper.T
+    weight = -found.laplacian[i, j]
+    pull = -found.tau * weight * (theta[i] - theta[j])
+    change = pull[:, None] * (jacobian[:, i] - jacobian[:, j]).T
+    n = len(q)
+    exchangeable = np.eye(n) - 1 / n
+    # Scaled to the graph's own mean degree: the shape is dropped, not the strength.
+    exchangeable *= np.trace(found.laplacian) / np.trace(exchangeable)
+    moved = -found.tau * jacobian @ ((exchangeable - found.laplacian) @ theta)
+    return GraphSensitivity(
+        upper,
+        change,
+        np.abs(change).sum(axis=1) / 2 * np.log(2),
+        posterior.mean + moved,
+    )
+
+
+class _Geometry(NamedTuple):
+    q: Vector
+    theta: Vector
+    tau: float
+    laplacian: Matrix
+    information: Matrix
+    covariance: Matrix
+    level: float
+
+
+def _geometry(posterior: Posterior) -> _Geometry:
+    """Information and covariance of theta at the posterior mean."""
+    problem = posterior.problem
+    if problem is None or posterior.confusion_mean is None:
+        raise ValueError(
+            f"a posterior by {posterior.backend!r} that was loaded or has no mean confusion matrix "
+            "does not know its problem: infer it anew with backend='structured'"
+        )
+    q, confusion = posterior.mean, posterior.confusion_mean
+    r = confusion @ q
+    sizes = np.maximum(problem.column_sizes, 1.0)
+    weight = q**2 / (sizes + 1)
+    noise = np.diag(r / problem.target.sum() + confusion @ weight)
+    noise -= (confusion * weight) @ confusion.T
+    jacobian = confusion * q - np.outer(r, q)
+    information = jacobian.T @ np.linalg.solve(noise, jacobian)
+    information = (information + information.T) / 2
+    laplacian = problem.graph.laplacian.toarray()
+    tau = float(posterior.diagnostics.figures["tau_q"])
+    n = len(q)
+    level = float(np.trace(information) / n + tau)
+    whole = information + tau * laplacian + level / n
+    covariance = (np.linalg.inv(whole) - 1 / (level * n)).astype(float)
+    log_q = np.log(q)
+    return _Geometry(q, log_q - log_q.mean(), tau, laplacian, information, covariance, level)
 
 
 def rank_uniformity(ranks: ArrayLike, largest: int, seed: int = 0) -> float:

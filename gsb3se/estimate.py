@@ -126,18 +126,21 @@ def estimate(
     problem, chosen = Problem(counts, graph, prior), as_backend(backend)
     rng = np.random.default_rng(seed)
     if targets is None:
-        return _finished(chosen.infer(problem, rng), counts, strict)
-    windows = [counts.with_target(target) for target in targets]
+        return _finished(chosen.infer(problem, rng), problem, strict)
+    windows = [
+        Problem(counts.with_target(target), problem.graph, problem.prior) for target in targets
+    ]
     if isinstance(chosen, PreparingBackend):
         source = chosen.prepared(problem)
-        found = (source.infer(window.target, rng) for window in windows)
+        found = (source.infer(window.counts.target, rng) for window in windows)
     else:
-        found = (chosen.infer(Problem(w, problem.graph, problem.prior), rng) for w in windows)
-    return [_finished(post, w, strict) for post, w in zip(found, windows, strict=True)]
+        found = (chosen.infer(window, rng) for window in windows)
+    return [_finished(post, window, strict) for post, window in zip(found, windows, strict=True)]
 
 
-def _finished(posterior: Posterior, counts: ShiftCounts, strict: bool) -> Posterior:
-    posterior = replace(posterior, labels=counts.labels, n_target=counts.n_target)
+def _finished(posterior: Posterior, problem: Problem, strict: bool) -> Posterior:
+    counts = problem.counts
+    posterior = replace(posterior, labels=counts.labels, n_target=counts.n_target, problem=problem)
     report(posterior.diagnostics, posterior if strict else None)
     return posterior
 

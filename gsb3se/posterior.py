@@ -18,6 +18,7 @@ from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
 from gsb3se.files import load_arrays, save_arrays
 from gsb3se.labels import Label, as_labels
+from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, as_distribution, softmax
 
 _SUMMARY_PAIRS = 4096  # antithetic pairs behind the summaries of a parametric form
@@ -150,6 +151,7 @@ class Posterior:
         backend: the name of what made it.
         confusion_mean: (K, K) E[C] if the backend has it; columns sum to one.
         n_target: target predictions it was made from, if known.
+        problem: counts, graph and prior it was made from, if known; not saved.
 
     >>> post = Posterior.from_draws([[0.2, 0.8], [0.4, 0.6]], labels=["cat", "dog"])
     >>> post.mean.round(3).tolist()
@@ -163,6 +165,7 @@ class Posterior:
     backend: str = "unknown"
     confusion_mean: Matrix | None = None
     n_target: int | None = None
+    problem: Problem | None = None
 
     def __post_init__(self) -> None:
         n = self.form.n_classes

@@ -38,7 +38,8 @@ _TOLERANCE = 3e-3  # of a sweep: change of a cell's mean in its sd, and relative
 _MOST_SWEEPS = 60
 _DAMPED_FROM = 20  # sweeps after which only half a step is taken
 _LARGEST_STEP = 4.0  # of a cell's mean
-_MOST_CERTAIN = 0.9999  # share of a cavity's variance that a site takes away, at most
+_FARTHEST = 15.0  # of a cavity's mean from the cell's
+_MOST_CERTAIN = 1 - 1e-6  # share of a cavity's variance that a site takes away, at most
 _SINGLE_PRECISION = 256  # classes from which the sweeps run in single precision
 _BLOCK_CELLS = 1 << 16  # cells that are swept together
 _SAMPLE = 96  # columns that settle the strengths when there are more
@@ -125,6 +126,7 @@ class ColumnPropagation:
         self.sizes = problem.column_sizes
         self._mean: dict[int, Matrix] = {}
         self._precision: dict[int, Matrix] = {}
+        self._slope: dict[int, Matrix] = {}
         weights = problem.graph.weights
         self._exchangeable = isinstance(weights, IdentityPlusOnes)
         self._weights: Any = None
@@ -180,27 +182,22 @@ class ColumnPropagation:
 
         key = int(columns[0]) * self.n_classes + len(columns)
         if key in self._mean:
-            mean, precision = self._mean[key], self._precision[key]
+            mean, precision, slope = self._mean[key], self._precision[key], self._slope[key]
         else:
             mean = np.log(cells + (0.3 / self.n_classes) * sizes)
             precision = cells + (0.1 / self.n_classes) * sizes
+            slope = np.zeros_like(mean)  # of each site at the mean
         messages = field.start(tau, precision)
-        # The slope of each site at the mean; where a run ended it balances the field's force.
-        slope = np.zeros_like(mean)
-        if key in self._mean:
-            slope = field.apply(tau, mean)
-            if pull is not None:
-                slope -= pull
         damping, converged = 1.0, False
         for sweep in range(1, _MOST_SWEEPS + 1):
             seen, messages = field.conductance(tau, precision, messages)
             cavity = 1 / seen
-            tilted = mean - cavity * slope
+            tilted = np.clip(mean - cavity * slope, mean - _FARTHEST, mean + _FARTHEST)
             rate, curvature = table(tilted, np.sqrt(cavity))
-            np.minimum(curvature, _MOST_CERTAIN * seen, out=curvature)
             rate[rows, at], curvature[rows, at] = counted_moments(
                 values, tilted[rows, at].astype(float), cavity[rows, at].astype(float)
             )
+            np.minimum(curvature, _MOST_CERTAIN * seen, out=curvature)
             force = cells - rate
             reached = tilted + cavity * force
             sharper = curvature / (1 - cavity * curvature)
@@ -224,7 +221,7 @@ class ColumnPropagation:
             if worst < _TOLERANCE:
                 converged = True
                 break
-        self._mean[key], self._precision[key] = mean, precision
+        self._mean[key], self._precision[key], self._slope[key] = mean, precision, slope
         if keep is not None:
             keep[0][:, columns] = rate * (sizes / rate.sum(axis=0))
             keep[1][:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
@@ -284,6 +281,7 @@ class ColumnPropagation:
         """Start the next run from the counts."""
         self._mean.clear()
         self._precision.clear()
+        self._slope.clear()
 
     def typical_precision(self) -> Vector:
         """(K,) mean precision of the cells without counts, of what was run so far."""
@@ -373,7 +371,7 @@ class Search:
         for _ in range(_CORRECTIONS):
             slopes = (self._slope(way, hyper, columns) for way in (exact, self.run))
             self._defect = next(slopes) - next(slopes)
-            before, hyper = hyper, self.settle(hyper)
+            before, hyper = hyper, self.settle(hyper, _FIRST_STEP / 3)
             if abs(np.log(hyper.tau / before.tau)) < _LOG_TAU_TOLERANCE:
                 break
         return hyper
@@ -382,10 +380,10 @@ class Search:
     def _slope(way: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> float:
         return 1 - hyper.tau / way.updated(hyper, way.run(hyper, columns)).tau
 
-    def settle(self, start: Hyper) -> Hyper:
+    def settle(self, start: Hyper, step: float = _FIRST_STEP) -> Hyper:
         """Bracket the root of the slope, then shrink the bracket by regula falsi (Illinois)."""
         here, slope = self._profile(start)
-        step, ends = _FIRST_STEP, _LOG_TAU_RANGE
+        ends = _LOG_TAU_RANGE
         while True:
             before, slope_before = here, slope
             reached = np.log(here.tau) + np.sign(slope) * step
@@ -394,7 +392,7 @@ class Search:
             here, slope = self._profile(here._replace(tau=float(np.exp(reached))))
             if slope * slope_before <= 0:
                 break
-            step *= 1.5
+            step *= 2
         one, other = (np.log(before.tau), slope_before), (np.log(here.tau), slope)
         for _ in range(_MOST_UPDATES):
             place = (one[0] * other[1] - other[0] * one[1]) / (other[1] - one[1])

@@ -51,7 +51,12 @@ def counted_moments(counts: Vector, mean: Vector, variance: Vector) -> SiteMomen
     width = 1 / np.sqrt(1 / variance + np.exp(mode))
     x = mode + width * _COUNTED_NODES[:, None]
     log_density = counts * x - np.exp(x) - (x - mean) ** 2 / (2 * variance)
-    return _moments(x, log_density)
+    weight = np.exp(log_density - log_density.max(axis=0))
+    weight /= weight.sum(axis=0)
+    reached = (weight * x).sum(axis=0)
+    spread = (weight * (x - reached) ** 2).sum(axis=0)
+    # By the moments of x: those of e^x would lose their digits in large counts.
+    return SiteMoments(counts - (reached - mean) / variance, (1 - spread / variance) / variance)
 
 
 def _moments(x: Array, log_density: Array) -> SiteMoments:
@@ -65,8 +70,12 @@ def _moments(x: Array, log_density: Array) -> SiteMoments:
 
 def tilted_mode(counts: Vector, mean: Vector, variance: Vector) -> Vector:
     """The x with n - e^x = (x - m) / v, by Newton steps that are monotone from the right."""
-    start = np.where(counts > 0, np.log(np.maximum(counts, 1)), 0.0)
-    x = np.minimum(mean + variance * counts, np.maximum(start, mean))
+    counted = counts > 0
+    level = np.where(counted, np.log(np.maximum(counts, 1)), -np.inf)
+    # At the mode e^x <= n + (m - log n)^+ / v; without counts, x <= max(0, log(m / v)) and x <= m.
+    above = np.maximum(mean - np.where(counted, level, 0.0), 0.0) / variance
+    bound = np.log(np.maximum(counts + above, np.where(counted, 0.0, 1.0)))
+    x = np.minimum(np.maximum(level, mean), bound)
     for _ in range(_NEWTON_STEPS):
         e = np.exp(x)
         step = (counts - e - (x - mean) / variance) / (e + 1 / variance)
@@ -108,8 +117,9 @@ class EmptyCellTable:
         rows, columns = self._shape
         down = np.clip(sd * (1 / _STEP), 0.0, rows - 1.001)
         across = (mean - _LOWEST) * (1 / _STEP)
-        outside = across - np.clip(across, 0.0, columns - 1.001)
-        across -= outside
+        inside = np.clip(across, 0.0, columns - 1.001)
+        outside = np.minimum(across - inside, 0.0)
+        across = inside
         i, j = down.astype(np.int32), across.astype(np.int32)
         down -= i
         across -= j
@@ -121,7 +131,7 @@ class EmptyCellTable:
         below = flat[at]
         below += (flat[at + 1] - below) * across
         above += (below - above) * down
-        # Below the table the rate is that of a log-normal, e^(m + v / 2); above it nobody is.
+        # Below the table the rate goes as e^m; above it nobody is for long.
         rate = np.exp(above.real + outside * _STEP)
         return SiteMoments(rate, above.imag * rate / (1 + sd**2 * rate))
 

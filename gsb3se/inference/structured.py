@@ -217,6 +217,7 @@ class Source:
             backend="structured",
             confusion_mean=confusion / confusion.sum(axis=0),
             n_target=problem.counts.n_target,
+            problem=problem,
         )
 
 

@@ -1,0 +1,45 @@
+"""Tilted moments of Poisson cells against direct integration."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gsb3se.inference.poisson_sites import counted_moments, empty_cells
+
+
+def integrated(count, mean, sd):
+    """rate and curvature by a fine grid."""
+    high = min(mean + 12 * sd + count * sd**2, np.log(count + 1) + 6)
+    x = np.linspace(mean - 12 * sd, max(high, mean), 400_001)
+    log_density = count * x - np.exp(x) - (x - mean) ** 2 / (2 * sd**2)
+    weight = np.exp(log_density - log_density.max())
+    weight /= weight.sum()
+    rate = weight @ np.exp(x)
+    return rate, rate - weight @ (np.exp(x) - rate) ** 2
+
+
+@given(mean=st.floats(-15, 3), sd=st.floats(0.1, 6))
+def test_empty_cells_are_those_of_the_integral(mean, sd):
+    rate, curvature = integrated(0, mean, sd)
+    found = empty_cells()(np.array([mean]), np.array([sd]))
+    assert found.rate[0] == pytest.approx(rate, rel=2e-3)
+    assert found.curvature[0] == pytest.approx(curvature, rel=5e-3)
+
+
+@given(count=st.integers(1, 3000), mean=st.floats(-6, 6), sd=st.floats(0.1, 4))
+def test_counted_cells_are_those_of_the_integral(count, mean, sd):
+    rate, curvature = integrated(count, mean, sd)
+    found = counted_moments(np.array([float(count)]), np.array([mean]), np.array([sd**2]))
+    assert found.rate[0] == pytest.approx(rate, rel=1e-4)
+    assert found.curvature[0] == pytest.approx(curvature, rel=1e-2)
+
+
+def test_moments_keep_their_bounds():
+    """0 < kappa < lambda and v kappa < 1: the law is log-concave and its cells positive."""
+    mean, sd = np.meshgrid(np.linspace(-60, 9, 200), np.linspace(0.05, 12, 100))
+    rate, curvature = empty_cells()(mean, sd)
+    assert np.isfinite(rate).all()
+    assert (curvature > 0).all()
+    assert (curvature <= rate * (1 + 1e-5)).all()
+    assert (sd**2 * curvature < 1).all()

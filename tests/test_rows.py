@@ -1,0 +1,89 @@
+"""The target's likelihood given levels: saddlepoints against exact laws and differences."""
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+from scipy.stats import nbinom
+
+from gsb3se.inference.columns import ColumnLaws, Hyper
+from gsb3se.inference.rows import TargetRows
+
+
+def laws(rate, variance):
+    rate = np.asarray(rate, float)
+    return ColumnLaws(rate, np.asarray(variance, float), rate.sum(axis=0), Hyper(1.0))
+
+
+def test_one_gamma_a_row_is_a_negative_binomial():
+    rate = np.diag([6.0, 20.0, 3.0])
+    rate[rate == 0] = 1e-9
+    target = np.array([40.0, 7.0, 0.0])
+    rows = TargetRows(laws(rate, 1.5 * rate), target, np.full(3, 1 / 3))
+    log_eta = np.log([[5.0, 0.5, 0.1], [9.0, 0.3, 2.0]]).T
+    values = rows.evaluate(log_eta).log_likelihood
+    expected = []
+    for eta in np.exp(log_eta.T):
+        shape, scale = np.diag(rate) / 1.5, 1.5 * eta
+        expected.append(nbinom.logpmf(target, shape, 1 / (1 + scale)).sum())
+    # The saddlepoint differs by Stirling's factors, which do not depend on eta.
+    assert np.diff(values)[0] == pytest.approx(np.diff(expected)[0], rel=2e-2)
+
+
+def test_many_terms_match_simulation():
+    rng = np.random.default_rng(0)
+    rate = rng.gamma(1.0, 2.0, (4, 4)) + np.diag([10.0] * 4)
+    variance = rate * rng.uniform(0.5, 1.5, (4, 4))
+    target = np.array([30.0, 12.0, 50.0, 8.0])
+    rows = TargetRows(laws(rate, variance), target, np.full(4, 0.25))
+    points = np.log(np.array([[2.0, 1.0, 3.0, 0.7], [2.5, 0.8, 2.5, 1.0], [1.5, 1.4, 3.5, 0.4]])).T
+    found = rows.evaluate(points)
+    shape, scale = rate**2 / variance, variance / rate
+    cells = rng.gamma(shape, size=(200_000, 4, 4)) * scale
+    values, totals = [], []
+    for eta in np.exp(points.T):
+        mean = cells @ eta
+        log_p = target * np.log(mean) - mean - gammaln(target + 1)
+        weight = np.exp(log_p)
+        values.append(np.log(weight.mean(axis=0)).sum())
+        share = weight / weight.sum(axis=0)
+        totals.append(np.einsum("nj,nji->i", share, cells))
+    np.testing.assert_allclose(np.diff(found.log_likelihood), np.diff(values), atol=0.06)
+    np.testing.assert_allclose(np.exp(found.log_totals.T), totals, rtol=0.02)
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_the_gradient_is_that_of_differences(zero):
+    rng = np.random.default_rng(1)
+    rate = rng.gamma(0.5, 2.0, (6, 6)) + np.diag([8.0] * 6)
+    target = np.array([30.0, 12.0, 50.0, 8.0, 3.0, 0.0 if zero else 1.0])
+    rows = TargetRows(laws(rate, 0.8 * rate), target, rng.dirichlet(np.ones(6)))
+    assert 6 <= rows.n_terms < 36
+    at, pull = rng.normal(0, 0.5, (6, 2)), rng.standard_normal((6, 2))
+
+    def value(points):
+        found = rows.evaluate(points)
+        return found.log_likelihood + (pull * found.log_totals).sum(axis=0)
+
+    gradient = rows.gradient(rows.evaluate(at), pull)
+    for i in range(6):
+        step = 1e-4 * np.eye(6)[:, [i]]
+        expected = (value(at + step) - value(at - step)) / 2e-4
+        np.testing.assert_allclose(gradient[i], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_geometry_is_the_curvature_at_a_fit():
+    """Fisher's information: minus the Hessian where every row is met exactly."""
+    rate = np.array([[50.0, 4, 2], [6, 40, 8], [4, 6, 60]])
+    log_eta = np.log([2.0, 5.0, 3.0])
+    target = rate @ np.exp(log_eta)
+    rows = TargetRows(laws(rate, rate), target, np.full(3, 1 / 3))
+    information = rows.geometry(log_eta).information
+    hessian = np.empty((3, 3))
+    for i in range(3):
+        step = 0.02 * np.eye(3)[i]
+        sides = [
+            rows.gradient(rows.evaluate((log_eta + s * step)[:, None]), np.zeros((3, 1)))[:, 0]
+            for s in (1, -1)
+        ]
+        hessian[i] = (sides[1] - sides[0]) / 0.04
+    np.testing.assert_allclose(information, hessian, rtol=0.1, atol=0.05 * np.abs(hessian).max())

@@ -1,0 +1,170 @@
+"""The default backend: against exact posteriors, on many windows, at many classes."""
+
+import numpy as np
+import pytest
+from exact import three_classes, two_classes
+
+import gsb3se as gs
+from gsb3se.inference.structured import Structured
+
+
+@pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
+def test_matches_the_exact_posterior(make):
+    problem, mean, sd, predicted = make()
+    posterior = Structured(draws=6000).infer(problem, np.random.default_rng(0))
+    assert (np.abs(posterior.mean - mean) < 0.12 * sd).all()
+    np.testing.assert_allclose(posterior.sd, sd, rtol=0.12)
+    np.testing.assert_allclose(posterior.form.r.mean(axis=(0, 1)), predicted, atol=0.01)
+    assert posterior.diagnostics.figures["accepted"] > 0.6
+
+
+def good_classifier(n, labels, n_target, seed, graph=None):
+    rng = np.random.default_rng(seed)
+    graph = graph or gs.LabelGraph.knn(rng.standard_normal((n, 8)), k=min(5, n - 1))
+    confusion = 0.85 * np.eye(n) + 0.15 * rng.dirichlet(np.full(n, 0.5), n).T
+    q = rng.dirichlet(np.ones(n))
+    columns = np.column_stack([rng.multinomial(labels, column) for column in confusion.T])
+    return gs.ShiftCounts(columns, rng.multinomial(n_target, confusion @ q)), graph, q
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+def test_finds_the_truth_of_a_good_classifier_and_agrees_with_hmc(prior):
+    counts, graph, q = good_classifier(12, 60, 3000, seed=4)
+    ours = gs.estimate(counts, graph, prior=prior, seed=1)
+    hmc = gs.HMC(chains=2, warmup=400, draws=800, progress=False)
+    exact = hmc.infer(gs.Problem(counts, graph, prior), np.random.default_rng(0))
+    gap = np.abs(ours.mean - exact.mean) / exact.sd
+    assert np.median(gap) < 0.12
+    assert gap.max() < 0.35
+    np.testing.assert_allclose(ours.sd, exact.sd, rtol=0.2)
+    low, high = ours.interval(0.99)
+    assert ((low < q) & (q < high)).mean() > 0.8
+    np.testing.assert_allclose(ours.confusion_mean, exact.confusion_mean, atol=0.03)
+    sides = [np.log(post.form.others["tau_C"]) for post in (ours, exact)]
+    assert abs(sides[0].mean() - sides[1].mean()) < 0.5 * sides[1].std() + 0.05
+
+
+def test_windows_share_the_source_and_a_seed_repeats():
+    counts, graph, _ = good_classifier(6, 40, 500, seed=0)
+    other = counts.target[::-1].copy()
+    windows = gs.estimate(counts, graph, targets=[counts.target, other], seed=3)
+    again = gs.estimate(counts, graph, targets=[counts.target, other], seed=3)
+    single = gs.estimate(counts, graph, seed=3)
+    np.testing.assert_array_equal(windows[0].form.q, single.form.q)
+    np.testing.assert_array_equal(windows[1].form.q, again[1].form.q)
+    assert windows[1].n_target == 500
+    seconds = [post.diagnostics.figures["source_seconds"] for post in windows]
+    assert seconds[0] == seconds[1]  # prepared once
+    source = gs.Structured().prepare(counts.confusion, graph, labels=counts.labels)
+    np.testing.assert_allclose(source.infer(other, seed=5).mean, windows[1].mean, atol=0.02)
+    with pytest.raises(ValueError, match="target"):
+        source.infer([1, 2, 3])
+
+
+def test_other_backends_take_windows_too():
+    counts, graph, _ = good_classifier(4, 40, 300, seed=0)
+    first, second = gs.estimate(
+        counts, graph, targets=[counts.target, [300, 0, 0, 0]], backend="newton"
+    )
+    assert second.mean[0] > first.mean[0]
+
+
+def test_the_exchangeable_graph_is_the_complete_one():
+    """The star's closed form against exact inverses of the same Laplacian."""
+    n = 8
+    counts, _, _ = good_classifier(n, 30, 800, seed=2)
+    weights = (np.ones((n, n)) - np.eye(n)) / n
+    posts = [
+        gs.Structured(draws=4000).infer(gs.Problem(counts, graph), np.random.default_rng(0))
+        for graph in (gs.LabelGraph.exchangeable(n), gs.LabelGraph.from_weights(weights))
+    ]
+    np.testing.assert_allclose(posts[0].mean, posts[1].mean, atol=0.1 * posts[0].sd.max())
+    taus = [post.diagnostics.figures["tau_C"] for post in posts]
+    assert taus[0] == pytest.approx(taus[1], rel=0.03)
+
+
+def test_three_hundred_classes_with_some_unseen():
+    counts, graph, q = good_classifier(300, 10, 5000, seed=1)
+    confusion = counts.confusion.toarray()
+    confusion[:, :3] = 0
+    counts = gs.ShiftCounts(confusion, counts.target)
+    with pytest.warns(gs.GSB3SEWarning, match="no validation row"):
+        posterior = gs.estimate(counts, graph)
+    assert np.abs(posterior.mean - q).sum() < np.abs(counts.target / 5000 - q).sum()
+    figures = posterior.diagnostics.figures
+    assert figures["columns_not_converged"] == 0
+    assert figures["column_sum_error"] < 1e-4
+
+
+def test_large_counts_keep_their_digits():
+    confusion = np.array([[90_000, 5_000], [10_000, 95_000]])
+    counts = gs.ShiftCounts(confusion, [70_000_000, 30_000_000])
+    posterior = gs.estimate(counts)
+    expected = gs.baselines.bbse(counts)
+    np.testing.assert_allclose(posterior.mean, expected, atol=0.005)
+    assert posterior.sd.max() < 0.01
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="draws must be"):
+        gs.Structured(draws=3)
+    with pytest.raises(ValueError, match="tolerance"):
+        gs.Laplace(tolerance=0)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    counts, graph, _ = good_classifier(5, 20, 100, seed=0)
+    gs.Structured(progress=True).infer(gs.Problem(counts, graph), np.random.default_rng(0))
+    assert "5 columns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
+def test_laplace_is_near_the_exact_posterior(make):
+    problem, mean, sd, predicted = make()
+    posterior = gs.Laplace().infer(problem, np.random.default_rng(0))
+    assert (np.abs(posterior.mean - mean) < 0.35 * sd).all()
+    np.testing.assert_allclose(posterior.sd, sd, rtol=0.2)
+    np.testing.assert_allclose(posterior.form.r.mean(axis=(0, 1)), predicted, atol=0.02)
+    assert sum(posterior.diagnostics.figures["grid_weights"]) == pytest.approx(1)
+
+
+def test_sensitivities_are_those_of_the_quadratic_model():
+    """Against solving the penalised problem anew with a changed graph."""
+    counts, graph, _ = good_classifier(7, 50, 900, seed=5)
+    posterior = gs.estimate(counts, graph)
+    found = gs.diagnostics.effective_information(posterior)
+    tau = posterior.diagnostics.figures["tau_q"]
+    log_q = np.log(posterior.mean)
+    theta, laplacian = log_q - log_q.mean(), graph.laplacian.toarray()
+    pseudo = np.linalg.pinv(found.information + tau * laplacian)
+    assert np.diag(pseudo).max() <= found.variance_bound * (1 + 1e-9)
+    assert ((found.shrinkage >= 0) & (found.shrinkage <= 1)).all()
+    np.testing.assert_allclose(found.information.sum(axis=0), 0, atol=1e-8)
+
+    # The centre at which the penalised quadratic has its minimum at theta.
+    information = found.information
+    pulled = information @ theta + tau * laplacian @ theta
+
+    def solved(changed):
+        moved = np.linalg.pinv(information + tau * changed) @ pulled
+        share = np.exp(moved)
+        return share / share.sum()
+
+    sensitivity = gs.diagnostics.graph_sensitivity(posterior)
+    edge = int(sensitivity.strongest.argmax())
+    i, j = sensitivity.edges[edge]
+    step = np.zeros((7, 7))
+    step[[i, j], [i, j]], step[[i, j], [j, i]] = 1, -1
+    step *= 1e-4 * -laplacian[i, j]
+    expected = (solved(laplacian + step) - solved(laplacian - step)) / 2e-4
+    np.testing.assert_allclose(sensitivity.change[edge], expected, rtol=1e-4, atol=1e-9)
+    assert sensitivity.without_graph.sum() == pytest.approx(1)
+
+
+def test_a_loaded_posterior_says_that_it_does_not_know_its_problem(tmp_path):
+    counts, graph, _ = good_classifier(4, 30, 200, seed=0)
+    gs.estimate(counts, graph).save(tmp_path / "post.npz")
+    loaded = gs.Posterior.load(tmp_path / "post.npz")
+    assert loaded.mean.sum() == pytest.approx(1)
+    with pytest.raises(ValueError, match="infer it anew"):
+        gs.diagnostics.graph_sensitivity(loaded)
