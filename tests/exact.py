@@ -1,9 +1,7 @@
-"""Small problems whose posterior is known by quadrature or importance sampling.
-
-Each returns the problem, mean and sd of q, and the mean of the predicted shares r = C q.
-"""
+"""Small problems whose posterior is known by quadrature or importance sampling."""
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from problems import random_graph
@@ -15,6 +13,16 @@ from gsb3se.inference.newton import cold_start, find_mode
 from gsb3se.model import Curvature, Latents, Strengths
 from gsb3se.problem import Problem
 from gsb3se.simplex import sum_zero_basis
+
+
+class Exact(NamedTuple):
+    """A problem, mean and sd of q, and the means of r = C q and of C."""
+
+    problem: Problem
+    mean: np.ndarray
+    sd: np.ndarray
+    predicted: np.ndarray
+    confusion: np.ndarray
 
 
 def collapsed(problem, theta, phi):
@@ -32,11 +40,17 @@ def collapsed(problem, theta, phi):
     return value - shape_c * np.log(prior.b_C + form_c / 2)
 
 
-def summaries(weight, theta, phi):
+def summarised(problem, weight, theta, phi):
     q = np.exp(theta - logsumexp(theta, axis=1, keepdims=True))
     confusion = np.exp(phi - logsumexp(phi, axis=1, keepdims=True))
     mean = weight @ q
-    return mean, np.sqrt(weight @ (q - mean) ** 2), confusion, q
+    return Exact(
+        problem,
+        mean,
+        np.sqrt(weight @ (q - mean) ** 2),
+        np.einsum("n,nji,ni->j", weight, confusion, q),
+        np.einsum("n,nji->ji", weight, confusion),
+    )
 
 
 @cache
@@ -50,8 +64,7 @@ def two_classes():
     density = collapsed(problem, theta, phi)
     weight = mass * np.exp(density - density.max())
     weight /= weight.sum()
-    mean, sd, confusion, q = summaries(weight, theta, phi)
-    return problem, mean, sd, np.einsum("n,nji,ni->j", weight, confusion, q)
+    return summarised(problem, weight, theta, phi)
 
 
 @cache
@@ -76,5 +89,4 @@ def three_classes():
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     assert 1 / np.square(weight).sum() > 20_000  # its own error is far below that of a backend
-    mean, sd, confusion, q = summaries(weight, theta, phi)
-    return problem, mean, sd, np.einsum("n,nji,ni->j", weight, confusion, q)
+    return summarised(problem, weight, theta, phi)

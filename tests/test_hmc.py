@@ -3,18 +3,16 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import random_graph, random_problem
+from exact import three_classes, two_classes
+from problems import random_problem
 from scipy.special import logsumexp
-from scipy.stats import multivariate_t
 
 import gsb3se as gs
 from gsb3se.diagnostics import rank_uniformity
 from gsb3se.inference import hmc, nuts
 from gsb3se.inference.coordinates import TARGET_LEVEL, column_frame, target_frame
-from gsb3se.inference.newton import cold_start, find_mode
-from gsb3se.model import Curvature, Latents, Strengths, log_joint
+from gsb3se.model import Latents, Strengths, log_joint
 from gsb3se.problem import Problem
-from gsb3se.simplex import sum_zero_basis
 
 QUICK = gs.HMC(chains=4, warmup=400, draws=1000, progress=False)
 
@@ -80,21 +78,6 @@ def test_written_gradients_are_those_of_automatic_differentiation(anchored):
             assert float(gradient[i]) == pytest.approx(slope, rel=1e-5, abs=1e-5)
 
 
-def collapsed(problem, theta, phi):
-    """log p(counts, theta, phi) up to a constant, tau integrated out, for many points at once."""
-    prior, laplacian = problem.prior, problem.graph.laplacian.toarray()
-    log_q = theta - logsumexp(theta, axis=1, keepdims=True)
-    log_c = phi - logsumexp(phi, axis=1, keepdims=True)
-    log_r = logsumexp(log_c + log_q[:, None, :], axis=2)
-    value = np.einsum("ji,nji->n", problem.counts.confusion.toarray(), log_c)
-    value += log_r @ problem.target
-    form_q = np.einsum("ni,ij,nj->n", theta, laplacian, theta)
-    form_c = np.einsum("nik,ij,njk->n", phi, laplacian, phi)
-    shape_q, shape_c = problem.tau_shapes
-    value -= shape_q * np.log(prior.b_q + form_q / 2)
-    return value - shape_c * np.log(prior.b_C + form_c / 2)
-
-
 def check_against(posterior, mean, sd):
     """Means and sds within Monte Carlo error of the reference."""
     figures = posterior.diagnostics.figures
@@ -103,55 +86,13 @@ def check_against(posterior, mean, sd):
     np.testing.assert_allclose(posterior.sd, sd, rtol=4 / np.sqrt(min(figures["tail_ess_q"])))
 
 
-def test_two_classes_match_quadrature():
-    problem = Problem(gs.ShiftCounts([[17, 4], [3, 11]], [60, 25]), prior=gs.Prior(2, 1, 2, 1))
-    nodes, weights = np.polynomial.legendre.leggauss(90)
-    grid = np.stack(np.meshgrid(*[8 * nodes] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
-    mass = np.prod(np.meshgrid(*[weights] * 3, indexing="ij"), axis=0).ravel()
-    half = np.array([1.0, -1.0]) / np.sqrt(2)
-    theta, phi = grid[:, :1] * half, grid[:, None, 1:] * half[:, None]
-    density = collapsed(problem, theta, phi)
-    weight = mass * np.exp(density - density.max())
-    weight /= weight.sum()
-    q = np.exp(theta - logsumexp(theta, axis=1, keepdims=True))
-    mean = weight @ q
-    sd = np.sqrt(weight @ (q - mean) ** 2)
-    posterior = QUICK.infer(problem, np.random.default_rng(0))
-    check_against(posterior, mean, sd)
-
-
-def test_three_classes_match_importance_sampling():
-    rng = np.random.default_rng(3)
-    graph = random_graph(3, "dense", rng)
-    counts = gs.ShiftCounts([[20, 3, 2], [4, 18, 5], [1, 4, 23]], [80, 70, 50])
-    problem, n = Problem(counts, graph, gs.Prior(2, 2, 2, 2)), 3
-    tau = Strengths(0.8, 0.8)
-    mode = find_mode(problem, tau, cold_start(problem)).latents
-    basis = np.kron(np.eye(n + 1), sum_zero_basis(n))
-    product = Curvature(problem, mode, tau).product
-    hessian = []
-    for e in basis.T:
-        moved = product(Latents(e[:n], e[n:].reshape(n, n).T.copy()))
-        hessian.append(basis.T @ np.concatenate([moved.theta, moved.phi.T.ravel()]))
-    centre = basis.T @ np.concatenate([mode.theta, mode.phi.T.ravel()])
-    proposal = multivariate_t(centre, 1.5 * np.linalg.inv(np.array(hessian)), df=6, seed=0)
-    points = proposal.rvs(300_000)
-    wide = points @ basis.T
-    theta, phi = wide[:, :n], wide[:, n:].reshape(-1, n, n).transpose(0, 2, 1)
-    log_weight = collapsed(problem, theta, phi) - proposal.logpdf(points)
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    assert 1 / np.square(weight).sum() > 20_000  # its own error is far below that of HMC
-    q = np.exp(theta - logsumexp(theta, axis=1, keepdims=True))
-    mean = weight @ q
-    sd = np.sqrt(weight @ (q - mean) ** 2)
-    posterior = QUICK.infer(problem, np.random.default_rng(0))
-    check_against(posterior, mean, sd)
-    r = np.einsum("nji,ni->nj", np.exp(phi - logsumexp(phi, axis=1, keepdims=True)), q)
-    np.testing.assert_allclose(posterior.form.r.mean(axis=(0, 1)), weight @ r, atol=0.005)
-    confusion = np.exp(phi - logsumexp(phi, axis=1, keepdims=True))
-    expected = np.einsum("n,nji->ji", weight, confusion)
-    np.testing.assert_allclose(posterior.confusion_mean, expected, atol=0.01)
+@pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
+def test_small_posteriors_match_the_exact_ones(make):
+    exact = make()
+    posterior = QUICK.infer(exact.problem, np.random.default_rng(0))
+    check_against(posterior, exact.mean, exact.sd)
+    np.testing.assert_allclose(posterior.form.r.mean(axis=(0, 1)), exact.predicted, atol=0.005)
+    np.testing.assert_allclose(posterior.confusion_mean, exact.confusion, atol=0.01)
 
 
 @pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])

@@ -10,7 +10,7 @@ from gsb3se.inference.structured import Structured
 
 @pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
 def test_matches_the_exact_posterior(make):
-    problem, mean, sd, predicted = make()
+    problem, mean, sd, predicted, _ = make()
     posterior = Structured(draws=6000).infer(problem, np.random.default_rng(0))
     assert (np.abs(posterior.mean - mean) < 0.12 * sd).all()
     np.testing.assert_allclose(posterior.sd, sd, rtol=0.12)
@@ -121,7 +121,7 @@ def test_progress_is_shown_when_asked_for(capsys):
 
 @pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
 def test_laplace_is_near_the_exact_posterior(make):
-    problem, mean, sd, predicted = make()
+    problem, mean, sd, predicted, _ = make()
     posterior = gs.Laplace().infer(problem, np.random.default_rng(0))
     assert (np.abs(posterior.mean - mean) < 0.35 * sd).all()
     np.testing.assert_allclose(posterior.sd, sd, rtol=0.2)

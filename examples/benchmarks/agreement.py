@@ -38,6 +38,8 @@ LARGEST_R_HAT = 1.02
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--hierarchy", is_flag=True, help="Also problems drawn from the hierarchy itself.")
 @click.option("--each", is_flag=True, help="A row a seed as well.")
+@click.option("--missing/--no-missing", default=True, help="Run HMC where the cache has nothing.")
+@click.option("--quick", is_flag=True, help="Few draws and one small case: only to see it run.")
 def main(
     backends: tuple[str, ...],
     data: Path | None,
@@ -47,13 +49,18 @@ def main(
     seeds: int,
     hierarchy: bool,
     each: bool,
+    missing: bool,
+    quick: bool,
 ) -> None:
     """Compare backends with HMC and print a row a case and backend."""
     cache.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
     for seed in range(seeds):
         for name, case in cases(data, classes, priors, seed, hierarchy):
-            reference, seconds = exact(case, cache / f"{name} seed {seed}.npz")
+            path = cache / f"{name} seed {seed}.npz"
+            if (quick and found) or not (missing or path.exists()):
+                continue
+            reference, seconds = exact(case, path, quick)
             label = name if mixed(reference) else name + " (chains disagree)"
             found[label, "hmc halves"].append(Comparison.of_halves(reference, case.truth, seconds))
             for backend in backends:
@@ -93,12 +100,13 @@ def cases(
                 yield name, cifar100(data, model, labels, PRIORS[prior], seed)
 
 
-def exact(case: Case, path: Path) -> tuple[gs.Posterior, float]:
+def exact(case: Case, path: Path, quick: bool = False) -> tuple[gs.Posterior, float]:
     """HMC's posterior and its seconds, from the cache or run and kept there."""
     if not path.exists():
         small = case.problem.n_classes < 100
-        for draws in (1000, 3000) if small else (500,):
-            backend = gs.HMC(warmup=500 if small else 300, draws=draws, progress=False)
+        for draws in (60,) if quick else (1000, 3000) if small else (500,):
+            warmup = 60 if quick else 500 if small else 300
+            backend = gs.HMC(warmup=warmup, draws=draws, progress=False)
             posterior = backend.infer(case.problem, np.random.default_rng(0))
             if posterior.diagnostics.figures["bulk_ess_min"] >= LEAST_ESS:
                 break

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import click
 import numpy as np
+from cases import PRIORS, cifar100, drawn_from_hierarchy
 from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
-
-PRIORS = {"paper": gs.Prior(), "anchored": gs.Prior.anchored()}
 
 
 @click.command()
@@ -39,36 +38,12 @@ def main(
     for name, prior in PRIORS.items():
         for n in classes:
             for seed in range(repeats if n <= 30 else 1):
-                show(table, f"simulated, K = {n}", name, seed, backend, simulated(n, prior, seed))
+                made = drawn_from_hierarchy(n, 50, 5000, prior, seed)
+                show(table, f"simulated, K = {n}", name, seed, backend, made.problem)
         if data is not None:
-            show(table, "CIFAR-100", name, 0, backend, cifar100(data, prior))
+            made = cifar100(data, "wideresnet164", 50, prior, 0)
+            show(table, "CIFAR-100", name, 0, backend, made.problem)
     Console(width=140).print(table)
-
-
-def simulated(n: int, prior: gs.Prior, seed: int) -> gs.Problem:
-    """Parameters and counts from the hierarchy."""
-    rng = np.random.default_rng([seed, n])
-    graph = gs.LabelGraph.knn(rng.standard_normal((n, 16)), k=8)
-    made = gs.simulate(graph, prior, n_source=50, n_target=5000, seed=rng)
-    return gs.Problem(made.counts, graph, prior)
-
-
-def cifar100(folder: Path, prior: gs.Prior) -> gs.Problem:
-    """A real classifier's predictions, and a graph of its class names."""
-    outputs = np.load(folder / "cifar100_wideresnet164.npz")
-    names = np.load(folder / "label_embeddings_minilm_l6_v2.npz")["cifar100_name"]
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(outputs["labels_test"]))
-    truth = outputs["labels_test"].astype(int).ravel()[order]
-    predicted = outputs["probs_test"].argmax(axis=1)[order]
-    held = np.concatenate([np.flatnonzero(truth == label)[:50] for label in range(100)])
-    rest = np.setdiff1d(np.arange(len(truth)), held)
-    shares = gs.shifts.dirichlet(100, 1.0, rng)[truth[rest]]
-    target = rng.choice(rest, 2000, replace=False, p=shares / shares.sum())
-    counts = gs.ShiftCounts.from_predictions(
-        truth[held], predicted[held], predicted[target], labels=range(100)
-    )
-    return gs.Problem(counts, gs.LabelGraph.knn(names, k=8), prior)
 
 
 def show(

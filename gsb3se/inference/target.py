@@ -29,6 +29,7 @@ _MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode onl
 _TAU_CHANGE = 0.05
 _LARGEST_STEP = 3.0
 _ROUNDING = 1e-3  # of a log density in single precision
+_EXACT_TRACE, _PROBES = 300, 16
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
 
@@ -40,7 +41,6 @@ class Frame:
     Attributes:
         centre: (K,) mode of log eta; spread: (K, K); own: (K, K).
         tau: the strength tau_q at the mode.
-        covariance: (K, K) of theta at the mode.
         log_evidence: Laplace's, at that tau_q, up to what does not depend on the columns.
         converged: whether the search for the mode ended by itself.
         steps: Newton steps it took.
@@ -50,7 +50,6 @@ class Frame:
     spread: Matrix
     own: Matrix
     tau: float
-    covariance: Matrix
     log_evidence: float
     converged: bool
     steps: int
@@ -114,8 +113,6 @@ class TargetDensity:
             factor = _cholesky(whole)
             step = _solve(factor, gradient)
             decrement = float(gradient @ step)
-            inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
-            spread = (inverse * weight).T  # rows weigh theta, not log eta
             if settled and decrement < tolerance:
                 break
             length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
@@ -130,21 +127,33 @@ class TargetDensity:
                 continue
             theta = theta - theta.mean()
             form = theta @ (laplacian @ theta)
-            form += np.einsum("ij,ij->", spread, self._laplacian @ spread)
             form += np.einsum("ij,ij->", laplacian, geometry.covariance)
+            form += self._trace(factor, weight)
             updated = self.shape / (prior.b_q + form / 2)
             settled = abs(np.log(updated / tau)) < _TAU_CHANGE
             tau = float(updated)
+        inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
         return Frame(
             log_eta,
             inverse.T,
             _root(geometry.covariance),
             tau,
-            spread @ spread.T + geometry.covariance,
             value - float(np.log(np.diag(factor)).sum()),
             bool(settled and decrement < tolerance),
             steps,
         )
+
+    def _trace(self, factor: Matrix, weight: Vector) -> float:
+        """tr(L W P^-1 W) for a factor of P: exactly, or by random signs of many classes."""
+        n = len(weight)
+        if n <= _EXACT_TRACE:
+            right = np.eye(n)
+        else:
+            right = np.random.default_rng(0).choice([-1.0, 1.0], (n, _PROBES))
+        half = solve_triangular(factor, weight[:, None] * right, lower=True, check_finite=False)
+        smooth = weight[:, None] * (self._laplacian @ right)
+        half_smooth = solve_triangular(factor, smooth, lower=True, check_finite=False)
+        return float(np.einsum("ij,ij->", half, half_smooth) * n / right.shape[1])
 
     def _at_fixed(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
         """Log density at a fixed tau_q and d = 0, its gradient, and theta."""
