@@ -213,7 +213,7 @@ class TargetDensity:
             )
         )
         z = rng.standard_normal((2 * n, chains), dtype=dtype) if earlier is None else earlier.z
-        here = self.at(z)
+        here = self._start(z)
         for trajectory in range(discarded + kept):
             momentum = rng.standard_normal(z.shape, dtype=dtype)
             angle = (_QUARTER_TURN / done.kicks * rng.uniform(0.8, 1.2, chains)).astype(dtype)
@@ -233,6 +233,16 @@ class TargetDensity:
                 done.kicks = min(_MOST_KICKS, int(np.ceil(1.5 * done.kicks)))
         done.z = z
         return done
+
+    def _start(self, z: Array) -> Point:
+        """The density at the chains' first places; a wild one is moved to the mode, in place."""
+        with np.errstate(all="ignore"):
+            here = self.at(z)
+        wild = ~np.isfinite(here.value)
+        if wild.any():
+            z[:, wild] = 0
+            here = self.at(z)
+        return here
 
     def draw_tau(self, theta: Array, rng: np.random.Generator) -> Vector:
         """tau_q given (K, C) points, (C,)."""
