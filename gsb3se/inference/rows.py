@@ -32,6 +32,7 @@ _WORTH_A_TERM = 0.01  # share of a row's variance from which a cell is kept by i
 _MOST_TERMS = 16  # kept cells a class on average, at most
 _NEWTON_STEPS = 40
 _SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square
+_TOWARDS_POLE = 0.1  # of the way that is left, when a step would cross the pole
 _FLOOR = 1e-9  # of the rest of a row, in units of its column's size
 
 Array = NDArray[Any]
@@ -112,7 +113,12 @@ class TargetRows:
         size = (n, len(position))
         self._by_row = sparse.csr_array((ones, (self._row, position)), shape=size)
         self._by_column = sparse.csr_array((ones, (self._column, position)), shape=size)
-        self._first = np.flatnonzero(np.diff(self._row, prepend=-1))
+        # The first kept cells of all rows, the second ones, and so on: their minimum takes a few
+        # passes over whole blocks, where reduceat goes cell by cell.
+        rank = position - np.searchsorted(self._row, self._row)
+        self._layers = [
+            (self._row[rank == k], position[rank == k]) for k in range(rank.max(initial=-1) + 1)
+        ]
         self._empty = target == 0
         self._counts = np.maximum(target, 1).astype(self.dtype)[:, None]
         self.most_steps = 0
@@ -237,10 +243,8 @@ class TargetRows:
         variance = self._rest_variance @ (eta * eta)
         inverse_rest, s_rest = mean / variance, mean * mean / variance
         least = inverse_rest.copy()
-        if len(self._first):
-            rows = self._row[self._first]
-            lowest = np.minimum.reduceat(inverse, self._first, axis=0)
-            least[rows] = np.minimum(least[rows], lowest)
+        for rows, cells in self._layers:
+            least[rows] = np.minimum(least[rows], inverse[cells])
         pole = -least / (1 + least)
         slack = np.zeros_like(mean) if near is None else np.where(near > pole, near, 0)
         grown = 1 + inverse
@@ -262,7 +266,7 @@ class TargetRows:
                 break
             move *= 1 + slack
             move += slack
-            slack = np.where(move > pole, move, (slack + pole) / 2)
+            slack = np.where(move > pole, move, pole + _TOWARDS_POLE * (slack - pole))
         self.most_steps = max(self.most_steps, steps)
         h = p * (1 + slack)[self._row]
         h *= inverse

@@ -28,7 +28,7 @@ _MODE_STEPS = 40
 _MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode only sets the pace
 _TAU_CHANGE = 0.05
 _LARGEST_STEP = 3.0
-_ROUNDING = 1e-3  # of a log density in single precision
+_ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
@@ -105,6 +105,7 @@ class TargetDensity:
         if near is not None:
             log_eta, tau = near.centre.astype(float), near.tau
         settled = near is not None  # tau_q
+        rounding = _ROUNDING * n
         for steps in range(1, _MODE_STEPS + 1):  # noqa: B007
             value, gradient, theta = self._at_fixed(log_eta, tau)
             geometry = self.rows.geometry(log_eta)
@@ -119,7 +120,7 @@ class TargetDensity:
             while length > 1e-4:
                 reached = log_eta + length * step
                 risen, _, _ = self._at_fixed(reached, tau)
-                if risen >= value + 1e-4 * length * decrement - _ROUNDING:
+                if risen >= value + 1e-4 * length * decrement - rounding:
                     break
                 length /= 2
             log_eta = log_eta + length * step
@@ -147,13 +148,14 @@ class TargetDensity:
         """tr(L W P^-1 W) for a factor of P: exactly, or by random signs of many classes."""
         n = len(weight)
         if n <= _EXACT_TRACE:
-            right = np.eye(n)
+            right, copies = np.eye(n), 1
         else:
             right = np.random.default_rng(0).choice([-1.0, 1.0], (n, _PROBES))
+            copies = _PROBES
         half = solve_triangular(factor, weight[:, None] * right, lower=True, check_finite=False)
         smooth = weight[:, None] * (self._laplacian @ right)
         half_smooth = solve_triangular(factor, smooth, lower=True, check_finite=False)
-        return float(np.einsum("ij,ij->", half, half_smooth) * n / right.shape[1])
+        return float(np.einsum("ij,ij->", half, half_smooth)) / copies
 
     def _at_fixed(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
         """Log density at a fixed tau_q and d = 0, its gradient, and theta."""
