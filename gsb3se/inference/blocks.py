@@ -62,7 +62,7 @@ class GaussianBlocks:
 
     def draw_factors(self) -> tuple[Matrix, Matrix]:
         """F and F_r with (d theta, d r) = (F z, F_r z), z white: (K, 2 K + a) each."""
-        top, own = _root(self.top_covariance), _root(self.r_residual)
+        top, own = symmetric_root(self.top_covariance), symmetric_root(self.r_residual)
         n = len(self.theta_covariance)
         theta = np.hstack([top[:n], np.zeros((n, own.shape[1]))])
         return theta, np.hstack([self.r_response @ top, own])
@@ -201,7 +201,7 @@ def _inverse_on_sum_zero(matrix: Matrix, n: int) -> tuple[Matrix, float, int]:
     return (inverse + inverse.T) / 2, float(log_det - np.log(level)), negative
 
 
-def _root(covariance: Matrix) -> Matrix:
+def symmetric_root(covariance: Matrix) -> Matrix:
     """F with F F' = covariance, which is positive but for rounding."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))

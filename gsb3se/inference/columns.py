@@ -178,7 +178,7 @@ class ColumnPropagation:
         cells[rows, at] = values
         sizes: Vector = self.sizes[columns].astype(dtype)
         anchored = self.problem.prior.is_anchored
-        pull = field.apply(tau, self._anchor(hyper, columns)) if anchored else None
+        pull = field.apply(tau, self.anchor(hyper, columns)) if anchored else None
 
         key = int(columns[0]) * self.n_classes + len(columns)
         if key in self._mean:
@@ -227,7 +227,7 @@ class ColumnPropagation:
             keep[1][:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
         return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
 
-    def _anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
+    def anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
         """alpha e_i + beta W_i for a block of columns, up to levels."""
         here = np.arange(len(columns))
         if self._exchangeable:
@@ -332,7 +332,7 @@ def fit_columns(
         sums = run.run(hyper, known, (rate, variance), tell)
     sizes = run.sizes.copy()
     for i in np.flatnonzero(run.sizes == 0):
-        rate[:, i], sizes[i] = _prior_column(problem, hyper, int(i))
+        rate[:, i], sizes[i] = _prior_column(run, hyper, int(i))
         variance[:, i] = rate[:, i]
     figures = {
         "tau_C": hyper.tau,
@@ -433,17 +433,13 @@ def _prior_hyper(problem: Problem) -> Hyper:
     return Hyper(problem.prior.a_C / problem.prior.b_C)
 
 
-def _prior_column(problem: Problem, hyper: Hyper, i: int) -> tuple[Vector, float]:
+def _prior_column(run: ColumnPropagation, hyper: Hyper, i: int) -> tuple[Vector, float]:
     """Mean rates and concentration of the Dirichlet nearest to the prior of column i."""
+    problem = run.problem
     fields = problem.graph.sample_fields(_PRIOR_DRAWS, np.random.default_rng(i))
     mean = np.zeros(problem.n_classes)
     if problem.prior.is_anchored:
-        weights = problem.graph.weights
-        if isinstance(weights, IdentityPlusOnes):
-            mean[i] = hyper.alpha - hyper.beta / problem.n_classes
-        else:
-            mean = hyper.beta * weights[:, [i]].toarray().ravel()
-            mean[i] += hyper.alpha
+        mean = run.anchor(hyper, np.array([i]))[:, 0].astype(float)
     draws = softmax(mean[:, None] + fields / np.sqrt(hyper.tau))
     share = draws.mean(axis=1)
     spread = draws.var(axis=1).sum() / max((share * (1 - share)).sum(), 1e-12)

@@ -82,7 +82,8 @@ class Structured:
         >>> bool(posts[0].mean[0] > 0.5 > posts[1].mean[0])
         True
         """
-        counts = ShiftCounts(confusion, np.ones(np.shape(confusion)[0], dtype=int), labels)
+        nobody = np.ones(np.shape(confusion)[:1] or 1, dtype=int)  # stands in for a target
+        counts = ShiftCounts(confusion, nobody, labels)
         return self.prepared(Problem(counts, graph, prior))
 
     def prepared(self, problem: Problem) -> Source:

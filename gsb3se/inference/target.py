@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
+from gsb3se.inference.blocks import symmetric_root
 from gsb3se.inference.columns import ColumnLaws
 from gsb3se.inference.rows import Array, TargetRows
 from gsb3se.problem import Problem
@@ -303,8 +304,7 @@ def _root(covariance: Matrix) -> Matrix:
     try:
         return cholesky(covariance, lower=True, check_finite=False)
     except LinAlgError:
-        values, vectors = np.linalg.eigh(covariance)
-        return vectors * np.sqrt(np.maximum(values, 0.0))
+        return symmetric_root(covariance)
 
 
 def as_shares(theta: Array) -> Matrix:
