@@ -5,7 +5,7 @@ import pytest
 from scipy.special import logsumexp
 
 import gsb3se as gs
-from gsb3se.inference.columns import ColumnPropagation, Hyper, fit_columns
+from gsb3se.inference.columns import ColumnPropagation, Hyper, Kept, fit_columns
 from gsb3se.inference.strengths import slope_of_evidence
 from gsb3se.simplex import sum_zero_basis
 
@@ -34,7 +34,7 @@ def test_means_variances_and_slopes_are_those_of_the_exact_columns(prior):
     hyper = Hyper(0.6, 1.5, 0.7) if prior.is_anchored else Hyper(0.4)
     run = ColumnPropagation(problem)
     rate, variance = np.empty((3, 3)), np.empty((3, 3))
-    sums = run.run(hyper, np.arange(3), (rate, variance))
+    sums = run.run(hyper, np.arange(3), Kept(rate, variance))
     np.testing.assert_allclose(rate.sum(axis=0), COUNTS.sum(axis=0))
     sizes = COUNTS.sum(axis=0)
     for i in range(3):
@@ -82,7 +82,7 @@ def test_propagation_in_blocks_and_single_precision_is_that_of_exact_inverses():
     exact = ColumnPropagation(problem, exact=True)
     rate, variance = np.empty((280, 280)), np.empty((280, 280))
     few = np.arange(0, 280, 40)
-    exact.run(laws.hyper, few, (rate, variance))
+    exact.run(laws.hyper, few, Kept(rate, variance))
     gap = np.abs(laws.rate[:, few] - rate[:, few]) / np.sqrt(variance[:, few])
     assert np.median(gap) < 0.01
     assert np.quantile(gap, 0.95) < 0.04

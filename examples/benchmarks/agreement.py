@@ -104,7 +104,7 @@ def exact(case: Case, path: Path, quick: bool = False) -> tuple[gs.Posterior, fl
     """HMC's posterior and its seconds, from the cache or run and kept there."""
     if not path.exists():
         small = case.problem.n_classes < 100
-        for draws in (60,) if quick else (1000, 3000) if small else (500,):
+        for draws in (60,) if quick else (1000, 3000) if small else (500, 2000):
             warmup = 60 if quick else 500 if small else 300
             backend = gs.HMC(warmup=warmup, draws=draws, progress=False)
             posterior = backend.infer(case.problem, np.random.default_rng(0))

@@ -23,7 +23,7 @@ from rich.table import Table
 from scipy import sparse
 
 import gsb3se as gs
-from gsb3se.inference.columns import ColumnPropagation
+from gsb3se.inference.columns import ColumnPropagation, Kept
 from gsb3se.inference.poisson_sites import empty_cells
 from gsb3se.model import Latents, Strengths, log_joint_and_gradient
 
@@ -135,7 +135,7 @@ def imagenet(folder: Path, name: str, prior: gs.Prior, seed: int) -> None:
     prepared = gs.Structured(progress=False).prepared(problem)
     few = np.arange(20)
     rate, variance = np.empty((1000, 1000)), np.empty((1000, 1000))
-    ColumnPropagation(problem, exact=True).run(prepared.columns.hyper, few, (rate, variance))
+    ColumnPropagation(problem, exact=True).run(prepared.columns.hyper, few, Kept(rate, variance))
     sizes = problem.column_sizes[few]
     mean = rate[:, few] / sizes
     sd = np.sqrt(np.maximum((variance[:, few] / sizes - mean**2) / (sizes + 1), 1e-12))

@@ -110,6 +110,17 @@ class Sums:
         return self
 
 
+class Kept(NamedTuple):
+    """Where a run writes what it finds, (K, K) each: the cells' rates and variances; if wanted,
+    also the Gaussian of every column: its mean, and what its sites add to tau_C L.
+    """
+
+    rate: Matrix
+    variance: Matrix
+    mean: Matrix | None = None
+    precision: Matrix | None = None
+
+
 class ColumnPropagation:
     """Expectation propagation over a problem's columns; remembers where it ended.
 
@@ -146,10 +157,10 @@ class ColumnPropagation:
         self,
         hyper: Hyper,
         columns: NDArray[np.int64],
-        keep: tuple[Matrix, Matrix] | None = None,
+        keep: Kept | None = None,
         tick: Callable[[int], None] = lambda done: None,
     ) -> Sums:
-        """Sweep the columns to their fixed points; rates and variances are written to ``keep``."""
+        """Sweep the columns to their fixed points; what was found is written to ``keep``."""
         width = max(1, min(_BLOCK_CELLS // self.n_classes, -(-len(columns) // 2)))
         blocks = [columns[start : start + width] for start in range(0, len(columns), width)]
 
@@ -167,9 +178,7 @@ class ColumnPropagation:
                 total += found
         return total
 
-    def _block(
-        self, hyper: Hyper, columns: NDArray[np.int64], keep: tuple[Matrix, Matrix] | None
-    ) -> Sums:
+    def _block(self, hyper: Hyper, columns: NDArray[np.int64], keep: Kept | None) -> Sums:
         field, dtype, tau = self.field, self.dtype, hyper.tau
         table = empty_cells()
         counts = self.counts[:, columns].tocoo()
@@ -223,8 +232,10 @@ class ColumnPropagation:
                 break
         self._mean[key], self._precision[key], self._slope[key] = mean, precision, slope
         if keep is not None:
-            keep[0][:, columns] = rate * (sizes / rate.sum(axis=0))
-            keep[1][:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
+            keep.rate[:, columns] = rate * (sizes / rate.sum(axis=0))
+            keep.variance[:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
+            if keep.mean is not None and keep.precision is not None:
+                keep.mean[:, columns], keep.precision[:, columns] = mean, precision
         return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
 
     def anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
@@ -329,7 +340,7 @@ def fit_columns(
 
         if sampled:
             run.forget()
-        sums = run.run(hyper, known, (rate, variance), tell)
+        sums = run.run(hyper, known, Kept(rate, variance), tell)
     sizes = run.sizes.copy()
     for i in np.flatnonzero(run.sizes == 0):
         rate[:, i], sizes[i] = _prior_column(run, hyper, int(i))

@@ -10,7 +10,7 @@ the variance of what is left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from gsb3se.inference.columns import (
     ColumnLaws,
     ColumnPropagation,
     Hyper,
+    Kept,
     Sums,
     as_hyper,
     as_vector,
@@ -44,10 +45,16 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """The columns' laws at the best strengths, and the axes along which these are uncertain."""
+    """The columns' laws at the best strengths, and the axes along which these are uncertain.
+
+    Attributes:
+        middle: the laws at the best strengths; axes: the wide directions.
+        curvature: of the log evidence by the free ones of (log tau_C, alpha, beta), if it is known.
+    """
 
     middle: ColumnLaws
     axes: tuple[Axis, ...] = ()
+    curvature: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
 
     def laws_at(self, place: Vector) -> ColumnLaws:
         """The laws at a place on the axes, in widths."""
@@ -104,7 +111,8 @@ def spread_of(run: ColumnPropagation, middle: ColumnLaws, columns: NDArray[np.in
         moved = _slope(run, as_hyper(beside), columns)
         hessian[k] = (slope - moved)[:n_free] / _DIFFERENCE[k]
     values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
-    widths = 1 / np.sqrt(np.maximum(values, _WIDEST**-2))
+    values = np.maximum(values, _WIDEST**-2)
+    widths = 1 / np.sqrt(values)
     axes = []
     for width, vector in zip(widths, vectors.T, strict=True):
         if width < _WIDE:
@@ -118,7 +126,7 @@ def spread_of(run: ColumnPropagation, middle: ColumnLaws, columns: NDArray[np.in
             sides.append(laws)
             evidence.append(float(step @ (slope + reached) / 2))
         axes.append(Axis(direction, (sides[0], sides[1]), (evidence[0], evidence[1])))
-    return Spread(middle, tuple(axes))
+    return Spread(middle, tuple(axes), (vectors * values) @ vectors.T)
 
 
 def _slope(run: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> Vector:
@@ -144,6 +152,6 @@ def _laws(
     run: ColumnPropagation, middle: ColumnLaws, hyper: Hyper, columns: NDArray[np.int64]
 ) -> tuple[ColumnLaws, Vector]:
     rate, variance = middle.rate.copy(), middle.variance.copy()
-    sums = run.run(hyper, columns, (rate, variance))
+    sums = run.run(hyper, columns, Kept(rate, variance))
     laws = ColumnLaws(rate, variance, middle.sizes, hyper, middle.figures)
     return laws, slope_of_evidence(run, hyper, sums)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +17,11 @@ from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
 from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
-from gsb3se.inference.columns import ColumnLaws, fit_columns
+from gsb3se.inference.columns import ColumnLaws, ColumnPropagation, fit_columns
+from gsb3se.inference.exact_density import ColumnGaussians, ExactDensity, column_gaussians
+from gsb3se.inference.refinement import Plan, Refined, drift, effective_draws, refine
 from gsb3se.inference.strengths import Spread, spread_of
-from gsb3se.inference.target import Frame, Sampled, TargetDensity, as_shares
+from gsb3se.inference.target import Frame, Sampled, TargetDensity, as_shares, draw_tau
 from gsb3se.labels import Label
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
@@ -34,6 +36,10 @@ _LEAST_EFFECTIVE = 100
 _LEAST_ACCEPTED = 0.4
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
+_REFINED, _FEW_ROWS = 128, 30  # classes up to which, and rows of a class below which, it refines
+_MOST_REFINED = 300  # classes up to which it can
+_REFINED_SINGLE = 1e5  # target and validation counts up to which its digits are enough
+_SLOW_REFINEMENT = 64  # classes from which its progress is shown
 
 
 @dataclass(frozen=True)
@@ -45,19 +51,25 @@ class Structured:
     likelihood by saddlepoints (:mod:`gsb3se.inference.rows`); what is left, a density over the
     classes' levels, is sampled by many short chains at once (:mod:`gsb3se.inference.target`).
     Strengths that the counts leave open are integrated over (:mod:`gsb3se.inference.strengths`).
+    Where validation rows are few, and with them the approximation's grounds, exact chains start
+    from its draws and correct it (:mod:`gsb3se.inference.refinement`).
 
     Args:
-        draws: about how many; None for 1,536 up to 300 classes, fewer beyond.
+        draws: about how many; None for 1,536 up to 300 classes, fewer beyond. Exact chains make as
+            many as they need.
+        refine: whether exact chains correct the result; None: up to 128 classes, if the median
+            class has fewer than 30 validation rows. Possible up to 300 classes.
         progress: show a progress bar; None: from 600 classes if standard error is a terminal.
 
     O(K^2 + edges K) a sweep of the columns, of which there are some ten; O(K^3) a few times and
-    O(K^2) a draw for a target.
+    O(K^2) a draw for a target. Exact chains take O(K^3) a step, of which they make some hundreds.
 
     >>> Structured()
-    Structured(draws=None, progress=None)
+    Structured(draws=None, refine=None, progress=None)
     """
 
     draws: int | None = None
+    refine: bool | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -88,20 +100,34 @@ class Structured:
 
     def prepared(self, problem: Problem) -> Source:
         """The source of a problem; its target is not looked at."""
+        n = problem.n_classes
+        if self.refine and n > _MOST_REFINED:
+            raise ValueError(
+                f"refine=True holds K matrices of K x K and takes at most {_MOST_REFINED} classes; "
+                f"got {n}: leave refine out, or use backend='hmc'"
+            )
         began = time.perf_counter()
-        with self._progress(problem.n_classes) as tick:
+        with self.progress_bar(f"{n} columns", n >= _SLOW) as tick:
             laws, run = fit_columns(problem, tick)
         known = np.flatnonzero(run.sizes > 0)
         spread = Spread(laws)
-        if problem.n_classes <= _FEW and len(known):
+        if n <= _FEW and len(known):
             spread = spread_of(run, laws, known)
-        return Source(problem, spread, self, time.perf_counter() - began)
+        kept = run if len(known) and self._refines(problem) else None
+        return Source(problem, spread, self, time.perf_counter() - began, kept)
+
+    def _refines(self, problem: Problem) -> bool:
+        if self.refine is not None:
+            return self.refine
+        few = float(np.median(problem.column_sizes)) < _FEW_ROWS
+        return problem.n_classes <= _REFINED and few
 
     @contextmanager
-    def _progress(self, n_classes: int) -> Iterator[Callable[[int, int], None]]:
+    def progress_bar(self, what: str, slow: bool) -> Iterator[Callable[[int, int], None]]:
+        """A bar on standard error, if it is wanted; yields what to tell the progress to."""
         shown = self.progress
         if shown is None:
-            shown = n_classes >= _SLOW and sys.stderr.isatty()
+            shown = slow and sys.stderr.isatty()
         if not shown:
             yield lambda done, total: None
             return
@@ -109,7 +135,7 @@ class Structured:
         from rich.progress import Progress
 
         with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task(f"{n_classes} columns", total=n_classes)
+            task = bar.add_task(what, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -122,12 +148,14 @@ class Source:
         spread: the columns' laws and how far their strengths are known.
         backend: the settings.
         seconds: what it took.
+        run: the columns' propagation to go on from, if exact chains are to start from it.
     """
 
     problem: Problem
     spread: Spread
     backend: Structured
     seconds: float
+    run: ColumnPropagation | None = None
 
     @property
     def columns(self) -> ColumnLaws:
@@ -138,6 +166,13 @@ class Source:
     def _directions(self) -> tuple[Vector, Matrix] | None:
         known = self.problem.counts.n_validation > 0
         return weak_directions(self.problem.counts) if known else None
+
+    @cached_property
+    def _gaussians(self) -> ColumnGaussians | None:
+        """What exact chains need to know of the columns."""
+        if self.run is None:
+            return None
+        return column_gaussians(self.run, self.columns, self.spread.curvature)
 
     def __repr__(self) -> str:
         return f"Source({self.problem.n_classes} classes, {self.seconds:.2f} s)"
@@ -171,7 +206,28 @@ class Source:
                 laws = _typed(spread.laws_at(place), small)
                 density = TargetDensity(problem, laws, middle.frame)
             parts.append(_sampled(density, chains, discarded, kept, rng))
-        return self._posterior(problem, middle.frame, parts, rng, began)
+        refined = self._refine(problem, middle.frame, parts, rng)
+        return self._posterior(problem, middle.frame, parts, refined, rng, began)
+
+    def _refine(
+        self,
+        problem: Problem,
+        frame: Frame,
+        parts: list[tuple[TargetDensity, Sampled]],
+        rng: np.random.Generator,
+    ) -> Refined | None:
+        """Exact chains from some of the draws, where they are wanted."""
+        if self._gaussians is None:
+            return None
+        plan = Plan.of(problem.n_classes)
+        largest = max(problem.counts.n_target, self.columns.sizes.max())
+        dtype = np.float32 if largest <= _REFINED_SINGLE else np.float64
+        density = ExactDensity(problem, self._gaussians, frame, dtype)
+        drawn = np.concatenate([sampled.log_eta[-1] for _, sampled in parts], axis=1)
+        chosen = rng.choice(drawn.shape[1], plan.chains, replace=drawn.shape[1] < plan.chains)
+        slow = problem.n_classes >= _SLOW_REFINEMENT
+        with self.backend.progress_bar("exact chains", slow) as tick:
+            return refine(density, drawn[:, chosen], plan, rng, tick)
 
     def _plan(self, parts: int) -> tuple[int, int, int]:
         """Chains a part, trajectories to discard and to keep."""
@@ -185,41 +241,71 @@ class Source:
         problem: Problem,
         frame: Frame,
         parts: list[tuple[TargetDensity, Sampled]],
+        refined: Refined | None,
         rng: np.random.Generator,
         began: float,
     ) -> Posterior:
-        q, r, confusion = [], [], np.zeros((problem.n_classes, problem.n_classes))
-        tau_q, tau_C = [], []
-        for density, sampled in parts:
-            for theta, log_eta in zip(sampled.theta, sampled.log_eta, strict=True):
-                shares, mean = density.rows.draw_shares(log_eta, rng)
-                q.append(as_shares(theta))
-                r.append(shares.T)
-                confusion += mean / (len(parts) * len(sampled.theta))
-                tau_q.append(density.draw_tau(theta, rng))
-                tau_C.append(np.full(theta.shape[1], density.laws.hyper.tau))
-        figures, findings = judge(problem, self.columns, frame, parts)
+        draws = _approximate_draws(parts, rng)
+        figures, findings = judge(self.columns, frame, parts)
+        if refined is not None:
+            exact = _exact_draws(problem, refined, rng)
+            told, found = judge_refinement(draws.q, exact.q, refined)
+            figures |= told
+            if refined.usable:
+                draws, findings = exact, found
         identified = identifiability(problem.counts, self._directions)
         figures |= {
             "source_seconds": self.seconds,
             "target_seconds": time.perf_counter() - began,
         }
         # Four groups of chains, so that tools for draws of chains have something to compare.
-        grouped = (_four(np.concatenate(some)) for some in (q, r, tau_q, tau_C))
-        q4, r4, tau_q4, tau_C4 = grouped
         return Posterior.from_draws(
-            q4,
-            r4,
-            others={"tau_q": tau_q4, "tau_C": tau_C4},
+            _four(draws.q),
+            _four(draws.r),
+            others={name: _four(values) for name, values in draws.others.items()},
             labels=problem.counts.labels,
             diagnostics=Diagnostics.of(
                 [*identified.findings, *findings], figures | identified.figures()
             ),
             backend="structured",
-            confusion_mean=confusion / confusion.sum(axis=0),
+            confusion_mean=draws.confusion / draws.confusion.sum(axis=0),
             n_target=problem.counts.n_target,
             problem=problem,
         )
+
+
+class Draws(NamedTuple):
+    """q and r, (n, K); tau_q and the rest by name, (n,); the mean of C, (K, K)."""
+
+    q: Matrix
+    r: Matrix
+    others: dict[str, Vector]
+    confusion: Matrix
+
+
+def _approximate_draws(
+    parts: list[tuple[TargetDensity, Sampled]], rng: np.random.Generator
+) -> Draws:
+    q, r, tau_q, tau_C, confusion = [], [], [], [], []
+    for density, sampled in parts:
+        for theta, log_eta in zip(sampled.theta, sampled.log_eta, strict=True):
+            shares, mean = density.rows.draw_shares(log_eta, rng)
+            q.append(as_shares(theta))
+            r.append(shares.T)
+            confusion.append(mean)
+            tau_q.append(draw_tau(density.problem, theta, rng))
+            tau_C.append(np.full(theta.shape[1], density.laws.hyper.tau))
+    others = {"tau_q": np.concatenate(tau_q), "tau_C": np.concatenate(tau_C)}
+    return Draws(np.concatenate(q), np.concatenate(r), others, np.mean(confusion, axis=0))
+
+
+def _exact_draws(problem: Problem, refined: Refined, rng: np.random.Generator) -> Draws:
+    theta, r, strengths = (
+        np.concatenate(part, axis=1) for part in (refined.theta, refined.r, refined.strengths)
+    )
+    others = {"tau_q": draw_tau(problem, theta, rng), "tau_C": np.exp(strengths[0].astype(float))}
+    others |= dict(zip(("alpha", "beta"), strengths[1:].astype(float), strict=False))
+    return Draws(as_shares(theta), r.T.astype(float), others, refined.confusion)
 
 
 def _four(draws: Matrix) -> Matrix:
@@ -237,46 +323,21 @@ def _sampled(
     """Sample until early and late draws agree, or long enough."""
     sampled = density.sample(chains, discarded, kept, rng)
     for _ in range(_MOST_PASSES - 1):
-        if drift(sampled)[0] < _DRIFTING:
+        if drift(sampled.theta)[0] < _DRIFTING:
             break
         sampled = density.sample(chains, discarded, kept, rng, sampled)
     return density, sampled
 
 
-def drift(sampled: Sampled) -> tuple[float, float]:
-    """Between the first and the last half of every chain's kept draws.
-
-    Returns:
-        The root mean square over classes of the t statistic of the difference (about 1 if nothing
-        drifts), and the median difference in sds.
-    """
-    q = np.stack([as_shares(theta) for theta in sampled.theta])
-    half = len(q) // 2
-    apart = q[half:].mean(axis=0) - q[:half].mean(axis=0)
-    error = apart.std(axis=0) / np.sqrt(len(apart)) + 1e-300
-    t = apart.mean(axis=0) / error
-    sd = q.std(axis=(0, 1)) + 1e-300
-    return float(np.sqrt(np.mean(t**2))), float(np.median(np.abs(apart.mean(axis=0)) / sd))
-
-
-def effective_draws(sampled: Sampled) -> float:
-    """Of the worst class: as many independent draws have means that vary as much."""
-    q = np.stack([as_shares(theta) for theta in sampled.theta])
-    between = q.mean(axis=0).var(axis=0) + 1e-300
-    ratio = q.var(axis=(0, 1)) / between
-    return float(np.minimum(ratio, len(q)).min() * q.shape[1])
-
-
 def judge(
-    problem: Problem,
     laws: ColumnLaws,
     frame: Frame,
     parts: list[tuple[TargetDensity, Sampled]],
 ) -> tuple[dict[str, Any], list[Finding]]:
     """What the solves and the chains say about themselves."""
     samples = [sampled for _, sampled in parts]
-    drifts = np.array([drift(sampled) for sampled in samples])
-    effective = sum(effective_draws(sampled) for sampled in samples)
+    drifts = np.array([drift(sampled.theta) for sampled in samples])
+    effective = sum(effective_draws(sampled.theta) for sampled in samples)
     accepted = float(
         np.mean([np.mean(sampled.accepted[-len(sampled.theta) :]) for sampled in samples])
     )
@@ -313,15 +374,45 @@ def judge(
             )
         )
     if figures["drift"] > _DRIFTING or accepted < _LEAST_ACCEPTED:
-        findings.append(
-            Finding(
-                Status.CHAINS_DISAGREE,
-                f"early and late draws differ ({figures['drift_in_sd']:.2g} sd in the median), "
-                f"{100 * accepted:.0f} % of the trajectories were accepted",
-            )
-        )
+        findings.append(_disagreement(figures["drift_in_sd"], accepted))
     elif effective < _LEAST_EFFECTIVE:
         findings.append(
             Finding(Status.TOO_FEW_DRAWS, f"the worst class has {effective:.0f} effective draws")
         )
+    return figures, findings
+
+
+def _disagreement(drift_in_sd: float, accepted: float) -> Finding:
+    return Finding(
+        Status.CHAINS_DISAGREE,
+        f"early and late draws differ ({drift_in_sd:.2g} sd in the median), "
+        f"{100 * accepted:.0f} % of the trajectories were accepted",
+    )
+
+
+def judge_refinement(
+    before: Matrix, after: Matrix, refined: Refined
+) -> tuple[dict[str, Any], list[Finding]]:
+    """What the exact chains say of themselves, and of the approximation they started from.
+
+    Args:
+        before, after: (n, K) draws of q by the approximation and by the chains.
+    """
+    sd = after.std(axis=0) + 1e-300
+    moved = np.abs(before.mean(axis=0) - after.mean(axis=0)) / sd
+    moving, moving_in_sd = drift(refined.theta)
+    figures = {
+        "refined": refined.usable,
+        "refinement_accepted": refined.accepted,
+        "refinement_trajectories": refined.trajectories,
+        "refinement_effective_draws": effective_draws(refined.theta),
+        "refinement_drift": moving,
+        "refinement_drift_in_sd": moving_in_sd,
+        "approximation_mean_error": float(np.median(moved)),
+        "approximation_mean_error_95": float(np.quantile(moved, 0.95)),
+        "approximation_sd_ratio": float(np.median(before.std(axis=0) / sd)),
+    }
+    findings = []
+    if moving > _DRIFTING or not refined.usable:
+        findings.append(_disagreement(moving_in_sd, refined.accepted))
     return figures, findings

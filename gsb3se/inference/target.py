@@ -247,11 +247,6 @@ class TargetDensity:
             here = self.at(z)
         return here
 
-    def draw_tau(self, theta: Array, rng: np.random.Generator) -> Vector:
-        """tau_q given (K, C) points, (C,)."""
-        form = np.einsum("ic,ic->c", theta, self._laplacian @ theta, dtype=float)
-        return rng.gamma(self.shape, size=theta.shape[1]) / (self.problem.prior.b_q + form / 2)
-
     def _trajectory(
         self, z: Array, here: Point, momentum: Array, angle: Array, kicks: int
     ) -> tuple[Array, Point, Array]:
@@ -310,3 +305,9 @@ def _root(covariance: Matrix) -> Matrix:
 def as_shares(theta: Array) -> Matrix:
     """q at (K, C) points, (C, K)."""
     return softmax(theta.astype(float), axis=0).T
+
+
+def draw_tau(problem: Problem, theta: Array, rng: np.random.Generator) -> Vector:
+    """tau_q given (K, C) points, (C,)."""
+    form = np.einsum("ic,ic->c", theta, problem.graph.laplacian @ theta, dtype=float)
+    return rng.gamma(problem.tau_shapes[0], size=theta.shape[1]) / (problem.prior.b_q + form / 2)

@@ -1,0 +1,306 @@
+"""Refinement: exact chains that start where the approximation ends.
+
+Some hundred chains over levels, cells and strengths (:mod:`gsb3se.inference.exact_density`) start
+at draws of the structured backend and move side by side by Hamiltonian trajectories whose free
+motion is the rotation of N(0, I). What they end with is the exact posterior's, up to Monte Carlo
+error; how far its means and sds have moved is an estimate of the approximation's own error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from gsb3se.inference.exact_density import Array, ExactDensity, Point
+from gsb3se.inference.target import as_shares
+from gsb3se.simplex import Matrix
+
+_CELLS = 120_000  # classes squared times chains
+_FEWEST, _MOST = 64, 256  # chains
+_SHARED = 64  # classes from which two groups of chains run side by side, a core each
+_FIRST_KICK, _KICKS = 0.12, (0.01, 0.5)  # radians from one kick to the next: at first, and range
+_ACCEPTED = (0.65, 0.85)  # below it kicks come closer, above it farther apart
+_CLOSER, _FARTHER = 0.75, 1.2
+_JITTER = (0.7, 1.2)  # of a trajectory's length
+_LOG_PACES = (np.log(0.25), np.log(1.2))  # of a chain in it
+_HOPELESS = 12.0  # spreads of the log density below its median
+_DRIFTING = 1.6  # root mean square t statistic between early and late draws
+_LEAST_ACCEPTED = 0.4
+_STRETCHINGS = 3  # times that wide directions are looked for while the chains settle
+_CLEARLY = 1.3  # times as wide as by chance
+_FEW = 0.05  # classes that may have fewer effective draws
+
+
+class Plan(NamedTuple):
+    """How many chains run, and how long.
+
+    Attributes:
+        chains: of all groups together; groups: that run side by side.
+        turn: radians of a trajectory.
+        held: first trajectories, in which levels stay and only cells and strengths move.
+        settling: trajectories before any is kept, in which the kicks' distance is settled.
+        least, most: trajectories before and after which it does not end.
+        effective: draws that the worst but a few classes shall have.
+    """
+
+    chains: int
+    groups: int
+    turn: float
+    held: int = 6
+    settling: int = 24
+    least: int = 48
+    most: int = 160
+    effective: float = 600.0
+
+    @classmethod
+    def of(cls, n_classes: int) -> Plan:
+        """Long trajectories where they are cheap: there many predictions meet few cells."""
+        groups = 1 if n_classes < _SHARED else 2
+        chains = int(np.clip(_CELLS // n_classes**2, _FEWEST, _MOST)) // groups * groups
+        turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(960 // n_classes, 48, 96)
+        return cls(chains, groups, float(turn), least=int(least))
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """z = w + V diag(gain - 1) V'w: coordinates w in which wide directions V have unit width too.
+
+    >>> stretch = Stretch(np.array([[1.0], [0.0]]), np.array([3.0]))
+    >>> stretch.apply(np.ones((2, 1))).ravel().tolist()
+    [3.0, 1.0]
+    """
+
+    directions: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    gains: Array = field(default_factory=lambda: np.zeros(0))
+
+    @classmethod
+    def of(cls, points: Array) -> Stretch:
+        """Along the principal directions of (D, N) points that chance does not make so wide.
+
+        N points of N(0, I) have no direction wider than 1 + sqrt(D / N), or hardly ever.
+        """
+        size, count = points.shape
+        centred = (points - points.mean(axis=1, keepdims=True)).astype(float)
+        chance = (1 + np.sqrt(size / count)) ** 2
+        if size <= count:
+            values, vectors = np.linalg.eigh(centred @ centred.T / count)
+        else:
+            values, right = np.linalg.eigh(centred.T @ centred / count)
+            vectors = centred @ (right / np.sqrt(np.maximum(values * count, 1e-12)))
+        wide = values > _CLEARLY * chance
+        dtype = points.dtype
+        return cls(vectors[:, wide].astype(dtype), np.sqrt(values[wide] / chance).astype(dtype))
+
+    def apply(self, w: Array, power: int = 1) -> Array:
+        """w stretched (D, C), or with power -1 its origin; the map is its own transpose."""
+        if not self.gains.size:
+            return w
+        along = self.directions.T @ w
+        return w + self.directions @ ((self.gains**power - 1)[:, None] * along)
+
+
+@dataclass
+class Chains:
+    """One group of chains: where it is, and where it was after every trajectory.
+
+    Attributes:
+        z: (D, C) coordinates; kick: radians between kicks; stretch: of wide directions.
+        theta: (T, K, C); strengths: (T, S, C); r: (T, K, C); confusion: (T, K, K) means of C.
+        accepted: (T,) share of accepted trajectories.
+    """
+
+    z: Array
+    kick: float = _FIRST_KICK
+    stretch: Stretch = field(default_factory=lambda: Stretch())
+    theta: list[Array] = field(default_factory=list)
+    strengths: list[Array] = field(default_factory=list)
+    r: list[Array] = field(default_factory=list)
+    confusion: list[Matrix] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Refined:
+    """Draws of the exact posterior.
+
+    Attributes:
+        theta, r: (T, K, C) kept points of all chains; strengths: (T, S, C).
+        confusion: (K, K) mean of C.
+        accepted: share of the kept trajectories that were accepted.
+        kick: radians between kicks; trajectories: of every chain, the first third not kept.
+    """
+
+    theta: list[Array]
+    r: list[Array]
+    strengths: list[Array]
+    confusion: Matrix
+    accepted: float
+    kick: float
+    trajectories: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether the chains moved at all."""
+        return self.accepted >= _LEAST_ACCEPTED
+
+
+def refine(
+    density: ExactDensity,
+    log_eta: Array,
+    plan: Plan,
+    rng: np.random.Generator,
+    tick: Callable[[int, int], None] = lambda done, total: None,
+) -> Refined:
+    """Run chains from levels (K, C) until early and late draws agree and there are enough of them.
+
+    A third of all trajectories is discarded, however many there are.
+    """
+    starts = np.array_split(log_eta, plan.groups, axis=1)
+    seeds = rng.spawn(plan.groups)
+    groups = [Chains(density.start(part, seed)) for part, seed in zip(starts, seeds, strict=True)]
+    with ThreadPoolExecutor(plan.groups) as pool:
+
+        def advance(trajectories: int) -> None:
+            runs = [
+                pool.submit(_run, density, group, plan, trajectories, seed)
+                for group, seed in zip(groups, seeds, strict=True)
+            ]
+            for run in runs:
+                run.result()
+
+        done = 0
+        while done < plan.most:
+            reached = min(max(plan.least, int(1.5 * done)), plan.most)
+            advance(reached - done)
+            done = reached
+            tick(done, plan.most)
+            kept = slice(max(plan.settling, done // 3), None)
+            theta = _joined([group.theta[kept] for group in groups])
+            if drift(theta)[0] < _DRIFTING and effective_draws(theta) > plan.effective:
+                break
+    return Refined(
+        theta,
+        _joined([group.r[kept] for group in groups]),
+        _joined([group.strengths[kept] for group in groups]),
+        np.mean([group.confusion[kept] for group in groups], axis=(0, 1)),
+        float(np.mean([group.accepted[kept] for group in groups])),
+        float(np.mean([group.kick for group in groups])),
+        done,
+    )
+
+
+def _joined(groups: list[list[Array]]) -> list[Array]:
+    return [np.concatenate(step, axis=-1) for step in zip(*groups, strict=True)]
+
+
+def _run(
+    density: ExactDensity, chains: Chains, plan: Plan, trajectories: int, rng: np.random.Generator
+) -> None:
+    """Trajectories of one group; only while it settles is anything adapted."""
+    met: list[Array] = []
+    with np.errstate(all="ignore"):  # a wild chain is rejected, not repaired
+        here = density.at(chains.z)
+        for _ in range(trajectories):
+            held = density.n_classes if len(chains.accepted) < plan.held else 0
+            here, moved = _trajectory(density, chains, here, plan.turn, rng, held)
+            if len(chains.accepted) < plan.settling:
+                here = _rescue(chains, here, rng)
+                if moved < _ACCEPTED[0]:
+                    chains.kick = max(_CLOSER * chains.kick, _KICKS[0])
+                elif moved > _ACCEPTED[1]:
+                    chains.kick = min(_FARTHER * chains.kick, _KICKS[1])
+                met.append(chains.z)
+                if len(met) == plan.settling // _STRETCHINGS:
+                    chains.stretch, met = Stretch.of(np.concatenate(met[1:], axis=1)), []
+            r, confusion = density.predicted(chains.z)
+            chains.accepted.append(moved)
+            chains.theta.append(here.theta)
+            chains.strengths.append(here.strengths)
+            chains.r.append(r)
+            chains.confusion.append(confusion)
+
+
+def _trajectory(
+    density: ExactDensity,
+    chains: Chains,
+    here: Point,
+    turn: float,
+    rng: np.random.Generator,
+    held: int = 0,
+) -> tuple[Point, float]:
+    """One trajectory of every chain, accepted or not; the share that was.
+
+    Args:
+        held: coordinates, from the first, that stay where they are.
+    """
+    stretch, dtype = chains.stretch, density.dtype
+    n_chains = chains.z.shape[1]
+    kicks = max(2, int(np.ceil(turn * rng.uniform(*_JITTER) / chains.kick)))
+    # Chains whose kicks come closer this time get where the density is steeper, and out again.
+    angle = (chains.kick * np.exp(rng.uniform(*_LOG_PACES, n_chains))).astype(dtype)
+    momentum = rng.standard_normal(chains.z.shape, dtype=dtype)
+    momentum[:held] = 0
+    start, before = here.value - _kinetic(momentum), here
+    cosine, sine = np.cos(angle), np.sin(angle)
+    w, z = stretch.apply(chains.z, -1), chains.z
+    for kick in range(1, kicks + 1):
+        # Kicks are by what N(0, I) does not explain of the force.
+        momentum = momentum + angle / 2 * (stretch.apply(here.force) + w)
+        momentum[:held] = 0
+        rest = w[:held]
+        w, momentum = cosine * w + sine * momentum, cosine * momentum - sine * w
+        w[:held], momentum[:held] = rest, 0
+        z = stretch.apply(w)
+        here = density.at(z, valued=kick == kicks)
+        momentum += angle / 2 * (stretch.apply(here.force) + w)
+        momentum[:held] = 0
+    change = here.value - _kinetic(momentum) - start
+    accepted = np.log(rng.uniform(size=n_chains)) < np.where(np.isfinite(change), change, -np.inf)
+    chains.z = np.where(accepted, z, chains.z)
+    reached = (np.where(accepted, new, old) for new, old in zip(here, before, strict=True))
+    return Point(*reached), float(accepted.mean())
+
+
+def _kinetic(momentum: Array) -> Array:
+    return np.einsum("dc,dc->c", momentum, momentum, dtype=float) / 2
+
+
+def _rescue(chains: Chains, here: Point, rng: np.random.Generator) -> Point:
+    """Put chains that began in a hopeless place where others are."""
+    middle = np.nanmedian(here.value)
+    spread = 1.5 * np.nanmedian(np.abs(here.value - middle)) + 1
+    lost = ~(here.value > middle - _HOPELESS * spread)
+    if not lost.any() or lost.all():
+        return here
+    origin = np.arange(len(lost))
+    origin[lost] = rng.choice(np.flatnonzero(~lost), lost.sum())
+    chains.z = chains.z[:, origin]
+    return Point(*(part[..., origin] for part in here))
+
+
+def drift(theta: list[Array]) -> tuple[float, float]:
+    """Between the first and the last half of every chain's kept draws.
+
+    Returns:
+        The root mean square over classes of the t statistic of the difference (about 1 if nothing
+        drifts), and the median difference in sds.
+    """
+    q = np.stack([as_shares(each) for each in theta])
+    half = len(q) // 2
+    apart = q[half:].mean(axis=0) - q[:half].mean(axis=0)
+    error = apart.std(axis=0) / np.sqrt(len(apart)) + 1e-300
+    t = apart.mean(axis=0) / error
+    sd = q.std(axis=(0, 1)) + 1e-300
+    return float(np.sqrt(np.mean(t**2))), float(np.median(np.abs(apart.mean(axis=0)) / sd))
+
+
+def effective_draws(theta: list[Array]) -> float:
+    """As many independent draws have means that vary as much; of the worst class but a few."""
+    q = np.stack([as_shares(each) for each in theta])
+    between = q.mean(axis=0).var(axis=0) + 1e-300
+    ratio = q.var(axis=(0, 1)) / between
+    return float(np.quantile(np.minimum(ratio, len(q)), _FEW) * q.shape[1])
