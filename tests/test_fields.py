@@ -58,7 +58,7 @@ def test_propagation_is_near_on_a_graph_with_loops_and_nearer_when_tuned():
     precision[rng.integers(120, size=8), rng.integers(4, size=8)] = 5.0
     expected = np.einsum("bjj->jb", exact(graph, 0.1, precision))
     plain = np.abs(settled(field, 0.1, precision) / expected - 1)
-    field.tune(0.1, np.full(120, 0.02))
+    field.tune(0.1, np.full((120, 1), 0.02))
     tuned = np.abs(settled(field, 0.1, precision) / expected - 1)
     assert np.median(plain) < 0.2
     assert np.median(tuned) < 0.4 * np.median(plain)

@@ -27,6 +27,7 @@ from gsb3se.estimate import as_backend
 
 LEAST_ESS = 1000
 LARGEST_R_HAT = 1.02
+HOPELESS = 0.03  # of it: four times the draws would not help
 
 
 @click.command()
@@ -108,7 +109,8 @@ def exact(case: Case, path: Path, quick: bool = False) -> tuple[gs.Posterior, fl
             warmup = 60 if quick else 500 if small else 300
             backend = gs.HMC(warmup=warmup, draws=draws, progress=False)
             posterior = backend.infer(case.problem, np.random.default_rng(0))
-            if posterior.diagnostics.figures["bulk_ess_min"] >= LEAST_ESS:
+            effective = posterior.diagnostics.figures["bulk_ess_min"]
+            if effective >= LEAST_ESS or effective < HOPELESS * LEAST_ESS:
                 break
         posterior.save(path)
         figures = posterior.diagnostics.figures

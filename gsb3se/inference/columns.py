@@ -48,9 +48,8 @@ _LOG_TAU_TOLERANCE = 0.02
 _ANCHOR_TOLERANCE = 0.05
 _MOST_UPDATES, _MOST_ANCHOR_STEPS = 20, 4
 _LOG_TAU_RANGE = (-9.0, 7.0)
-_MOST_CORRECTED = 300  # classes up to which the search is corrected by exact columns
-_CORRECTED_ROWS = 2000  # classes times those columns
-_CORRECTIONS = 3
+_TUNING_WORK, _MOST_TUNING = 8e9, 12  # classes cubed times columns; columns
+_TUNINGS = 3
 _PRIOR_DRAWS = 200  # fields behind the law of a column without counts
 
 
@@ -189,7 +188,7 @@ class ColumnPropagation:
         anchored = self.problem.prior.is_anchored
         pull = field.apply(tau, self.anchor(hyper, columns)) if anchored else None
 
-        key = int(columns[0]) * self.n_classes + len(columns)
+        key = self._key(columns)
         if key in self._mean:
             mean, precision, slope = self._mean[key], self._precision[key], self._slope[key]
         else:
@@ -288,18 +287,26 @@ class ColumnPropagation:
         alpha, beta = np.linalg.solve(normal, hyper.tau * sums.along)
         return Hyper(tau, float(alpha), float(beta))
 
+    def _key(self, columns: NDArray[np.int64]) -> int:
+        return int(columns[0]) * self.n_classes + len(columns)
+
     def forget(self) -> None:
         """Start the next run from the counts."""
         self._mean.clear()
         self._precision.clear()
         self._slope.clear()
 
-    def typical_precision(self) -> Vector:
-        """(K,) mean precision of the cells without counts, of what was run so far."""
-        parts = (p.ravel()[:: max(1, p.size // 4096)] for p in self._precision.values())
-        cells = np.concatenate(list(parts))
-        low = cells[cells <= np.quantile(cells, 0.9)]
-        return np.full(self.n_classes, float(low.mean(dtype=float)))
+    def tune(self, hyper: Hyper, columns: NDArray[np.int64]) -> None:
+        """Correct the field by what a few of the columns are without approximation."""
+        if not isinstance(self.field, LoopyField):
+            return
+        few = int(np.clip(_TUNING_WORK / self.n_classes**3, 1, _MOST_TUNING))
+        chosen = columns[np.unique(np.linspace(0, len(columns) - 1, few + 2)[1:-1].astype(int))]
+        precisions = []
+        for column in chosen:
+            self.run(hyper, np.array([column]))
+            precisions.append(self._precision[self._key(np.array([column]))])
+        self.field.tune(hyper.tau, np.concatenate(precisions, axis=1).astype(float))
 
 
 def fit_columns(
@@ -329,8 +336,7 @@ def fit_columns(
     hyper = start if len(known) else _prior_hyper(problem)
     sums = Sums()
     if len(known):
-        hyper = search.settle_exactly(hyper)
-        run.field.tune(hyper.tau, run.typical_precision())
+        hyper = search.settle_tuned(hyper)
         done = 0
 
         def tell(columns: int) -> None:
@@ -368,28 +374,16 @@ class Search:
     def __init__(self, run: ColumnPropagation, columns: NDArray[np.int64]) -> None:
         self.run, self.columns = run, columns
         self.updates, self.converged = 0, not len(columns)
-        self._defect = 0.0  # of the slope, by belief propagation
 
-    def settle_exactly(self, start: Hyper) -> Hyper:
-        """Settle, then correct the slope by that of a few columns without approximation."""
+    def settle_tuned(self, start: Hyper) -> Hyper:
+        """Settle, correct the field there, and settle again until both agree."""
         hyper = self.settle(start)
-        n = self.run.n_classes
-        if not isinstance(self.run.field, LoopyField) or n > _MOST_CORRECTED:
-            return hyper
-        few = np.linspace(0, len(self.columns) - 1, max(4, _CORRECTED_ROWS // n)).astype(int)
-        columns = self.columns[np.unique(few)]
-        exact = ColumnPropagation(self.run.problem, exact=True)
-        for _ in range(_CORRECTIONS):
-            slopes = (self._slope(way, hyper, columns) for way in (exact, self.run))
-            self._defect = next(slopes) - next(slopes)
+        for _ in range(_TUNINGS):
+            self.run.tune(hyper, self.columns)
             before, hyper = hyper, self.settle(hyper, _FIRST_STEP / 3)
             if abs(np.log(hyper.tau / before.tau)) < _LOG_TAU_TOLERANCE:
                 break
         return hyper
-
-    @staticmethod
-    def _slope(way: ColumnPropagation, hyper: Hyper, columns: NDArray[np.int64]) -> float:
-        return 1 - hyper.tau / way.updated(hyper, way.run(hyper, columns)).tau
 
     def settle(self, start: Hyper, step: float = _FIRST_STEP) -> Hyper:
         """Bracket the root of the slope, then shrink the bracket by regula falsi (Illinois)."""
@@ -426,7 +420,7 @@ class Search:
             if moved < _ANCHOR_TOLERANCE:
                 break
             hyper = Hyper(hyper.tau, *updated[1:])
-        return hyper, float(1 - hyper.tau / updated.tau) + self._defect
+        return hyper, float(1 - hyper.tau / updated.tau)
 
 
 def as_vector(hyper: Hyper) -> Vector:

@@ -8,7 +8,7 @@ node j sees through its edges. *Belief propagation* computes it edge by edge,
 
 exactly on a tree, in a few rounds of O(edges) on any graph, and never subtracts. On a graph with
 loops it sees too much conductance, most where little is grounded; the ratio to the exact answer of
-one typical column, node by node, takes most of that away. The exchangeable graph is a star with a
+a few of the columns, node by node, takes most of that away. The exchangeable graph is a star with a
 hidden centre, hence a tree: exact, in O(K).
 """
 
@@ -25,7 +25,7 @@ from gsb3se.simplex import Matrix, Vector
 _DENSE = 64  # labels up to which the exact inverse of every column is the cheaper way
 _FIRST_ROUNDS = 5
 _REFERENCE_ROUNDS = 40
-_LARGE = 2000  # labels from which the reference column is inverted in single precision
+_LARGE = 2000  # labels from which the columns to learn from are inverted in single precision
 
 
 class Field(Protocol):
@@ -49,8 +49,8 @@ class Field(Protocol):
         """(tau L + diag(precision))^-1 right, well enough for an outer iteration to go on."""
         ...
 
-    def tune(self, tau: float, precision: Vector) -> None:
-        """Take a typical column's precision for the correction of loops."""
+    def tune(self, tau: float, precision: Matrix) -> None:
+        """Take the precisions of some columns, (K, B), for the correction of loops."""
         ...
 
 
@@ -92,7 +92,7 @@ class StarField:
         centre = scaled.sum(axis=0) / (precision * own).sum(axis=0)
         return scaled + tau * centre * own
 
-    def tune(self, tau: float, precision: Vector) -> None:
+    def tune(self, tau: float, precision: Matrix) -> None:
         """A star has no loops."""
 
 
@@ -122,7 +122,7 @@ class DenseField:
     def solve(self, tau: float, precision: Matrix, right: Matrix) -> Matrix:
         return np.linalg.solve(self._matrices(tau, precision), right.T[..., None])[..., 0].T
 
-    def tune(self, tau: float, precision: Vector) -> None:
+    def tune(self, tau: float, precision: Matrix) -> None:
         """Exact as it is."""
 
 
@@ -198,15 +198,18 @@ class LoopyField:
             step += scaled
         return x
 
-    def tune(self, tau: float, precision: Vector) -> None:
-        """Exact over propagated conductance of one column; O(K^3), once."""
+    def tune(self, tau: float, precision: Matrix) -> None:
+        """Exact over propagated conductance, on average over the columns; O(K^3) for each."""
         dtype = np.float32 if len(precision) > _LARGE else np.float64
-        matrix = (tau * self._laplacian.astype(dtype)).toarray()
-        matrix.reshape(-1)[:: len(matrix) + 1] += precision.astype(dtype)
-        exact = 1 / np.diag(np.linalg.inv(matrix)).astype(float) - precision
-        column = precision[:, None].astype(self._weights.dtype)
-        messages = np.array(tau * self._weights)
+        laplacian = (tau * self._laplacian.astype(dtype)).toarray()
+        exact = np.empty(precision.shape)
+        for k, column in enumerate(precision.T):
+            matrix = laplacian.copy()
+            matrix.reshape(-1)[:: len(matrix) + 1] += column.astype(dtype)
+            exact[:, k] = 1 / np.diag(np.linalg.inv(matrix)) - column
+        precision = precision.astype(self._weights.dtype)
+        messages = np.repeat(tau * self._weights, precision.shape[1], axis=1)
         for _ in range(_REFERENCE_ROUNDS):
-            messages = self._round(tau, column, messages)
-        seen = (self._arrivals @ messages)[:, 0]
-        self._correction = np.clip(exact / seen, 0.2, 1.0).astype(seen.dtype)[:, None]
+            messages = self._round(tau, precision, messages)
+        ratio = np.clip(exact / (self._arrivals @ messages), 0.2, 1.0)
+        self._correction = ratio.mean(axis=1, keepdims=True).astype(self._weights.dtype)
