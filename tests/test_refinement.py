@@ -92,14 +92,14 @@ def test_shares_and_confusion_are_those_of_the_point():
 def test_a_stretch_finds_wide_directions_alone_and_undoes_itself():
     rng = np.random.default_rng(0)
     points = rng.standard_normal((40, 4000))
-    assert not Stretch.of(points).gains.size
+    assert not Stretch.of(points, 4000).gains.size
     points[3] *= 5
-    stretch = Stretch.of(points)
+    stretch = Stretch.of(points, 4000)
     assert stretch.gains.shape == (1,)
     assert stretch.gains[0] == pytest.approx(5, rel=0.15)
     assert abs(stretch.directions[3, 0]) > 0.99
     np.testing.assert_allclose(stretch.apply(stretch.apply(points), -1), points, atol=1e-10)
-    few = Stretch.of(points[:, :20])  # fewer points than coordinates
+    few = Stretch.of(points[:, :20], 20)  # fewer points than coordinates
     np.testing.assert_allclose(few.directions.T @ few.directions, np.eye(few.gains.size), atol=1e-9)
 
 

@@ -20,18 +20,20 @@ from gsb3se.inference.target import as_shares
 from gsb3se.simplex import Matrix
 
 _CELLS = 120_000  # classes squared times chains
-_FEWEST, _MOST = 64, 256  # chains
-_SHARED = 64  # classes from which two groups of chains run side by side, a core each
+_MOST = 256  # chains
+_SHARED = 48  # classes from which two groups of chains run side by side, a core each
+_ONE_CORE = 1 << 18  # classes squared times chains up to which BLAS keeps to the caller's core
 _FIRST_KICK, _KICKS = 0.12, (0.01, 0.5)  # radians from one kick to the next: at first, and range
 _ACCEPTED = (0.65, 0.85)  # below it kicks come closer, above it farther apart
 _CLOSER, _FARTHER = 0.75, 1.2
-_JITTER = (0.7, 1.2)  # of a trajectory's length
-_LOG_PACES = (np.log(0.25), np.log(1.2))  # of a chain in it
+_JITTER = (0.7, 1.2)  # of a trajectory's length, and of a chain's pace in it
 _HOPELESS = 12.0  # spreads of the log density below its median
 _DRIFTING = 1.6  # root mean square t statistic between early and late draws
 _LEAST_ACCEPTED = 0.4
-_STRETCHINGS = 3  # times that wide directions are looked for while the chains settle
+_STRETCHINGS = 3  # times that wide directions are looked for while a single group settles: of many
+# classes they are neither very wide nor clear from few chains
 _CLEARLY = 1.3  # times as wide as by chance
+_INDEPENDENT = 3.0  # points of a chain among those they are looked for in
 _FEW = 0.05  # classes that may have fewer effective draws
 
 
@@ -41,28 +43,32 @@ class Plan(NamedTuple):
     Attributes:
         chains: of all groups together; groups: that run side by side.
         turn: radians of a trajectory.
+        slowest: pace of a chain in a trajectory, at least.
+        effective: draws that the worst but a few classes shall have.
         held: first trajectories, in which levels stay and only cells and strengths move.
         settling: trajectories before any is kept, in which the kicks' distance is settled.
         least, most: trajectories before and after which it does not end.
-        effective: draws that the worst but a few classes shall have.
     """
 
     chains: int
     groups: int
     turn: float
+    slowest: float
+    effective: float
+    least: int
     held: int = 6
     settling: int = 24
-    least: int = 48
     most: int = 160
-    effective: float = 600.0
 
     @classmethod
     def of(cls, n_classes: int) -> Plan:
-        """Long trajectories where they are cheap: there many predictions meet few cells."""
-        groups = 1 if n_classes < _SHARED else 2
-        chains = int(np.clip(_CELLS // n_classes**2, _FEWEST, _MOST)) // groups * groups
-        turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(960 // n_classes, 48, 96)
-        return cls(chains, groups, float(turn), least=int(least))
+        """Few classes share many predictions: narrow ridges, but cheap to go along."""
+        if n_classes < _SHARED:
+            chains = int(np.clip(_CELLS // n_classes**2, _SHARED, _MOST))
+            turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(960 // n_classes, 48, 96)
+            return cls(chains, 1, float(turn), 0.25, 400, int(least))
+        chains = 2 * int(np.clip(_ONE_CORE // n_classes**2, 16, _MOST // 4))
+        return cls(chains, 2, 1.8, _JITTER[0], 300, 48)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +84,15 @@ class Stretch:
     gains: Array = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
-    def of(cls, points: Array) -> Stretch:
+    def of(cls, points: Array, independent: float) -> Stretch:
         """Along the principal directions of (D, N) points that chance does not make so wide.
 
-        N points of N(0, I) have no direction wider than 1 + sqrt(D / N), or hardly ever.
+        N independent points of N(0, I) have no direction wider than 1 + sqrt(D / N), or hardly
+        ever.
         """
         size, count = points.shape
         centred = (points - points.mean(axis=1, keepdims=True)).astype(float)
-        chance = (1 + np.sqrt(size / count)) ** 2
+        chance = (1 + np.sqrt(size / independent)) ** 2
         if size <= count:
             values, vectors = np.linalg.eigh(centred @ centred.T / count)
         else:
@@ -206,7 +213,7 @@ def _run(
         here = density.at(chains.z)
         for _ in range(trajectories):
             held = density.n_classes if len(chains.accepted) < plan.held else 0
-            here, moved = _trajectory(density, chains, here, plan.turn, rng, held)
+            here, moved = _trajectory(density, chains, here, plan, rng, held)
             if len(chains.accepted) < plan.settling:
                 here = _rescue(chains, here, rng)
                 if moved < _ACCEPTED[0]:
@@ -214,8 +221,10 @@ def _run(
                 elif moved > _ACCEPTED[1]:
                     chains.kick = min(_FARTHER * chains.kick, _KICKS[1])
                 met.append(chains.z)
-                if len(met) == plan.settling // _STRETCHINGS:
-                    chains.stretch, met = Stretch.of(np.concatenate(met[1:], axis=1)), []
+                if plan.groups == 1 and len(met) == plan.settling // _STRETCHINGS:
+                    independent = _INDEPENDENT * chains.z.shape[1]
+                    chains.stretch = Stretch.of(np.concatenate(met[1:], axis=1), independent)
+                    met = []
             r, confusion = density.predicted(chains.z)
             chains.accepted.append(moved)
             chains.theta.append(here.theta)
@@ -228,7 +237,7 @@ def _trajectory(
     density: ExactDensity,
     chains: Chains,
     here: Point,
-    turn: float,
+    plan: Plan,
     rng: np.random.Generator,
     held: int = 0,
 ) -> tuple[Point, float]:
@@ -239,9 +248,10 @@ def _trajectory(
     """
     stretch, dtype = chains.stretch, density.dtype
     n_chains = chains.z.shape[1]
-    kicks = max(2, int(np.ceil(turn * rng.uniform(*_JITTER) / chains.kick)))
+    kicks = max(2, int(np.ceil(plan.turn * rng.uniform(*_JITTER) / chains.kick)))
     # Chains whose kicks come closer this time get where the density is steeper, and out again.
-    angle = (chains.kick * np.exp(rng.uniform(*_LOG_PACES, n_chains))).astype(dtype)
+    paces = np.log([plan.slowest, _JITTER[1]])
+    angle = (chains.kick * np.exp(rng.uniform(paces[0], paces[1], n_chains))).astype(dtype)
     momentum = rng.standard_normal(chains.z.shape, dtype=dtype)
     momentum[:held] = 0
     start, before = here.value - _kinetic(momentum), here
