@@ -44,8 +44,11 @@ class IdentityPlusOnes:
 
     def __matmul__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         product = self.identity * x
-        product += self.ones * x.sum(axis=0)
+        product += self.ones * x.sum(axis=0, dtype=float)  # in single precision it would drift
         return product
+
+    def diagonal(self) -> NDArray[np.float64]:
+        return np.full(self.size, self.identity + self.ones)
 
     def toarray(self) -> NDArray[np.float64]:
         """The dense matrix, for looking at small ones."""

@@ -75,3 +75,22 @@ def test_solves_go_on_to_the_solution(kind):
         x += field.solve(0.5, precision, right - field.apply(0.5, x) - precision * x)
     expected = np.einsum("bjk,kb->jb", exact(graph, 0.5, precision), right)
     np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_the_star_keeps_its_digits_in_single_precision():
+    rng = np.random.default_rng(4)
+    n = 4000
+    field = StarField(n)
+    x, precision = rng.normal(-6, 2, (n, 3)), np.exp(rng.normal(-6, 1, (n, 3)))
+    single = [part.astype(np.float32) for part in (precision, x)]
+    double = [part.astype(float) for part in single]
+    image = field.apply(0.03, double[1])
+    np.testing.assert_allclose(field.apply(0.03, single[1]), image, atol=1e-5 * np.abs(image).max())
+    np.testing.assert_allclose(
+        field.solve(0.03, *single), field.solve(0.03, *double), rtol=2e-5, atol=1e-3
+    )
+    np.testing.assert_allclose(
+        field.conductance(0.03, single[0], None)[0],
+        field.conductance(0.03, double[0], None)[0],
+        rtol=1e-5,
+    )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.special import gammaln
 from scipy.stats import nbinom
 
@@ -87,3 +88,32 @@ def test_geometry_is_the_curvature_at_a_fit():
         ]
         hessian[i] = (sides[1] - sides[0]) / 0.04
     np.testing.assert_allclose(information, hessian, rtol=0.1, atol=0.05 * np.abs(hessian).max())
+
+
+def test_the_covariance_of_totals_is_that_of_the_tilted_cells():
+    """One class a row: given its count a cell is nearly known, and so is its part of u."""
+    rate = np.array([[50.0, 4, 2], [6, 40, 8], [4, 6, 60]])
+    target = np.array([300.0, 500, 250])
+    rows = TargetRows(laws(rate, rate), target, np.full(3, 1 / 3))
+    geometry = rows.geometry(np.log([5.0, 10.0, 4.0]))
+    covariance = geometry.covariance()
+    # By simulation: Gamma cells, weighted by the likelihood of their rows.
+    rng = np.random.default_rng(0)
+    cells = rng.gamma(rate, size=(400_000, 3, 3))
+    mean = cells @ np.array([5.0, 10.0, 4.0])
+    moments = np.zeros((3, 3))
+    expected = np.zeros(3)
+    for j in range(3):
+        log_weight = target[j] * np.log(mean[:, j]) - mean[:, j]
+        weight = np.exp(log_weight - log_weight.max())
+        weight /= weight.sum()
+        row = cells[:, j]
+        centre = weight @ row
+        expected += centre
+        moments += np.einsum("n,ni,nk->ik", weight, row - centre, row - centre)
+    moments /= np.outer(expected, expected)
+    np.testing.assert_allclose(covariance, moments, atol=0.1 * moments.max())
+    laplacian = sparse.csr_array(np.array([[2.0, -1, -1], [-1, 3, -2], [-1, -2, 3]]))
+    assert geometry.roughness(laplacian) == pytest.approx(
+        np.einsum("ij,ij->", laplacian.toarray(), covariance), rel=1e-5
+    )

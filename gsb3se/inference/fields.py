@@ -76,7 +76,7 @@ class StarField:
     def conductance(self, tau: float, precision: Matrix, messages: object) -> tuple[Matrix, None]:
         """From a leaf to the centre, and from there through all other leaves to ground."""
         leaf = tau * precision / (tau + precision)
-        others = leaf.sum(axis=0) - leaf
+        others = leaf.sum(axis=0, dtype=float).astype(leaf.dtype) - leaf
         np.maximum(others, np.finfo(leaf.dtype).tiny, out=others)
         return tau * others / (tau + others), None
 
@@ -89,8 +89,8 @@ class StarField:
         """Exactly, by eliminating the leaves: the centre's potential is the one unknown."""
         own = 1 / (precision + tau)
         scaled = right * own
-        centre = scaled.sum(axis=0) / (precision * own).sum(axis=0)
-        return scaled + tau * centre * own
+        centre = scaled.sum(axis=0, dtype=float) / (precision * own).sum(axis=0, dtype=float)
+        return scaled + (tau * centre).astype(own.dtype) * own
 
     def tune(self, tau: float, precision: Matrix) -> None:
         """A star has no loops."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.linalg.blas import dsyrk, ssyrk
 
 from gsb3se.inference.columns import ColumnLaws
 from gsb3se.simplex import Matrix, Vector
@@ -43,13 +44,24 @@ class RowGeometry(NamedTuple):
 
     Attributes:
         information: (K, K) about log eta.
-        covariance: (K, K) of log u given eta and the counts.
         response: (K,) d log u_i / d log eta_i: a level that rises presses its own cells.
+        own: (K,) and tied: (K, K): Cov(log u) = diag(own) - tied'tied, given eta and the counts.
     """
 
     information: Matrix
-    covariance: Matrix
     response: Vector
+    own: Vector
+    tied: Matrix
+
+    def covariance(self) -> Matrix:
+        """(K, K) of log u given eta and the counts."""
+        return np.diag(self.own) - _gram(self.tied)
+
+    def roughness(self, laplacian: Any) -> float:
+        """E[d'L d] for d ~ N(0, covariance), without the matrix."""
+        smooth = laplacian @ self.tied.T
+        whole = float(laplacian.diagonal() @ self.own)
+        return whole - float(np.einsum("ij,ji->", smooth, self.tied, dtype=float))
 
 
 class _Saddle(NamedTuple):
@@ -200,16 +212,17 @@ class TargetRows:
         )
         moved *= eta
         moved *= root  # d n_j / d log eta_i
-        pressed = tied.T @ tied
         own = self._by_column @ (shape * scale**2 * h**2)
         own += self._rest_variance.T @ h_rest**2
         totals = self._by_column @ (shape * scale * h) + self._rest.T @ h_rest
         response = self._by_column @ (shape * scale * h * (h - 1))
         response -= np.einsum("ji,ji->i", tied, moved)
+        tied /= totals
         return RowGeometry(
-            (moved.T @ moved).astype(float),
-            ((np.diag(own) - pressed) / np.outer(totals, totals)).astype(float),
+            _gram(moved),
             np.clip((response / totals).astype(float), -0.99, 0.0),
+            (own / totals**2).astype(float),
+            tied,
         )
 
     def draw_shares(self, log_eta: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -279,3 +292,11 @@ class TargetRows:
         return _Saddle(
             slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest, mean, variance, slope, eta
         )
+
+
+def _gram(matrix: Matrix) -> Matrix:
+    """A'A in double, half of it computed and the rest mirrored."""
+    syrk = ssyrk if matrix.dtype == np.float32 else dsyrk
+    lower = syrk(1.0, matrix.T, lower=True).astype(float)
+    lower += np.tril(lower, -1).T
+    return lower

@@ -129,7 +129,7 @@ class TargetDensity:
                 continue
             theta = theta - theta.mean()
             form = theta @ (laplacian @ theta)
-            form += np.einsum("ij,ij->", laplacian, geometry.covariance)
+            form += geometry.roughness(self._laplacian)
             form += self._trace(factor, weight)
             updated = self.shape / (prior.b_q + form / 2)
             settled = abs(np.log(updated / tau)) < _TAU_CHANGE
@@ -138,7 +138,7 @@ class TargetDensity:
         return Frame(
             log_eta,
             inverse.T,
-            _root(geometry.covariance),
+            _root(geometry.covariance()),
             tau,
             value - float(np.log(np.diag(factor)).sum()),
             bool(settled and decrement < tolerance),
