@@ -22,10 +22,11 @@ from gsb3se.simplex import Matrix
 _CELLS = 120_000  # classes squared times chains
 _MOST = 256  # chains
 _SHARED = 48  # classes from which two groups of chains run side by side, a core each
-_ONE_CORE = 1 << 18  # classes squared times chains up to which BLAS keeps to the caller's core
-_FIRST_KICK, _KICKS = 0.12, (0.01, 0.5)  # radians from one kick to the next: at first, and range
+_CACHED = 160_000  # classes squared times chains of a group, about what a core's cache holds
+_FIRST_KICK, _KICKS = 0.12, (0.03, 0.5)  # radians from one kick to the next: at first, and range
 _ACCEPTED = (0.65, 0.85)  # below it kicks come closer, above it farther apart
 _CLOSER, _FARTHER = 0.75, 1.2
+_FINER = 3.0  # kicks of a fine trajectory, in units of those of another
 _JITTER = (0.7, 1.2)  # of a trajectory's length, and of a chain's pace in it
 _HOPELESS = 12.0  # spreads of the log density below its median
 _DRIFTING = 1.6  # root mean square t statistic between early and late draws
@@ -43,17 +44,19 @@ class Plan(NamedTuple):
     Attributes:
         chains: of all groups together; groups: that run side by side.
         turn: radians of a trajectory.
-        slowest: pace of a chain in a trajectory, at least.
+        slowest: pace of a chain in a trajectory, at least; fine: share of fine trajectories.
         effective: draws that the worst but a few classes shall have.
         held: first trajectories, in which levels stay and only cells and strengths move.
         settling: trajectories before any is kept, in which the kicks' distance is settled.
-        least, most: trajectories before and after which it does not end.
+        least, most: trajectories before and after which it does not end; it ends before if they
+            take more kicks than so many usually do.
     """
 
     chains: int
     groups: int
     turn: float
     slowest: float
+    fine: float
     effective: float
     least: int
     held: int = 6
@@ -65,10 +68,10 @@ class Plan(NamedTuple):
         """Few classes share many predictions: narrow ridges, but cheap to go along."""
         if n_classes < _SHARED:
             chains = int(np.clip(_CELLS // n_classes**2, _SHARED, _MOST))
-            turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(960 // n_classes, 48, 96)
-            return cls(chains, 1, float(turn), 0.25, 400, int(least))
-        chains = 2 * int(np.clip(_ONE_CORE // n_classes**2, 16, _MOST // 4))
-        return cls(chains, 2, 1.8, _JITTER[0], 300, 48)
+            turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(2400 // n_classes, 48, 96)
+            return cls(chains, 1, float(turn), 0.4, 0.15, 600, int(least))
+        chains = 2 * int(np.clip(_CACHED // n_classes**2, 26, 64))
+        return cls(chains, 2, 1.8, _JITTER[0], 0.0, 300, 48)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,13 +118,15 @@ class Chains:
     """One group of chains: where it is, and where it was after every trajectory.
 
     Attributes:
-        z: (D, C) coordinates; kick: radians between kicks; stretch: of wide directions.
+        z: (D, C) coordinates; kick: radians between kicks; kicks: how many there were.
+        stretch: of wide directions.
         theta: (T, K, C); strengths: (T, S, C); r: (T, K, C); confusion: (T, K, K) means of C.
         accepted: (T,) share of accepted trajectories.
     """
 
     z: Array
     kick: float = _FIRST_KICK
+    kicks: int = 0
     stretch: Stretch = field(default_factory=lambda: Stretch())
     theta: list[Array] = field(default_factory=list)
     strengths: list[Array] = field(default_factory=list)
@@ -180,14 +185,18 @@ def refine(
                 run.result()
 
         done = 0
-        while done < plan.most:
-            reached = min(max(plan.least, int(1.5 * done)), plan.most)
+        while done < plan.most and groups[0].kicks < plan.most * plan.turn / _FIRST_KICK:
+            reached = (
+                min(max(plan.least, int(1.5 * done)), plan.most) if done else plan.settling + 4
+            )
             advance(reached - done)
             done = reached
             tick(done, plan.most)
             kept = slice(max(plan.settling, done // 3), None)
             theta = _joined([group.theta[kept] for group in groups])
-            if drift(theta)[0] < _DRIFTING and effective_draws(theta) > plan.effective:
+            stuck = np.mean([group.accepted[kept] for group in groups]) < _LEAST_ACCEPTED / 2
+            agreed = drift(theta)[0] < _DRIFTING and effective_draws(theta) > plan.effective
+            if stuck or (agreed and done >= plan.least):
                 break
     return Refined(
         theta,
@@ -248,16 +257,18 @@ def _trajectory(
     """
     stretch, dtype = chains.stretch, density.dtype
     n_chains = chains.z.shape[1]
-    kicks = max(2, int(np.ceil(plan.turn * rng.uniform(*_JITTER) / chains.kick)))
-    # Chains whose kicks come closer this time get where the density is steeper, and out again.
+    # Where kicks come closer, now and then, chains get where the density is steep, and out again.
+    kick = chains.kick / (_FINER if rng.uniform() < plan.fine else 1)
+    kicks = max(2, int(np.ceil(plan.turn * rng.uniform(*_JITTER) / kick)))
+    chains.kicks += kicks
     paces = np.log([plan.slowest, _JITTER[1]])
-    angle = (chains.kick * np.exp(rng.uniform(paces[0], paces[1], n_chains))).astype(dtype)
+    angle = (kick * np.exp(rng.uniform(paces[0], paces[1], n_chains))).astype(dtype)
     momentum = rng.standard_normal(chains.z.shape, dtype=dtype)
     momentum[:held] = 0
     start, before = here.value - _kinetic(momentum), here
     cosine, sine = np.cos(angle), np.sin(angle)
     w, z = stretch.apply(chains.z, -1), chains.z
-    for kick in range(1, kicks + 1):
+    for last in range(kicks - 1, -1, -1):
         # Kicks are by what N(0, I) does not explain of the force.
         momentum = momentum + angle / 2 * (stretch.apply(here.force) + w)
         momentum[:held] = 0
@@ -265,7 +276,7 @@ def _trajectory(
         w, momentum = cosine * w + sine * momentum, cosine * momentum - sine * w
         w[:held], momentum[:held] = rest, 0
         z = stretch.apply(w)
-        here = density.at(z, valued=kick == kicks)
+        here = density.at(z, valued=last == 0)
         momentum += angle / 2 * (stretch.apply(here.force) + w)
         momentum[:held] = 0
     change = here.value - _kinetic(momentum) - start
