@@ -2,7 +2,8 @@
 
 python examples/benchmarks/structured_speed.py
 
-A useful classifier over K classes, 50 labels a class, 10,000 target predictions. HMC runs twice, to
+A useful classifier over K classes, 50 labels a class unless --labels says otherwise, 10,000 target
+predictions. HMC runs twice, to
 be compiled the second time, with as many draws as give every share an effective sample size of
 about 400; the structured backend three times, of which the median counts.
 """
@@ -21,15 +22,19 @@ import gsb3se as gs
 
 @click.command()
 @click.option("--classes", default=100, show_default=True)
+@click.option("--labels", default=50, show_default=True, help="Validation rows a class.")
+@click.option("--prior", "priors", default=tuple(PRIORS), multiple=True)
 @click.option("--warmup", default=300, show_default=True)
 @click.option("--draws", default=150, show_default=True, help="Of HMC, a chain of four.")
 @click.option("--seed", default=0, show_default=True)
-def main(classes: int, warmup: int, draws: int, seed: int) -> None:
+def main(
+    classes: int, labels: int, priors: tuple[str, ...], warmup: int, draws: int, seed: int
+) -> None:
     """Time both in one run."""
     warnings.simplefilter("ignore", gs.GSB3SEWarning)
     table = Table("prior", "HMC s", "its ESS", "structured s", "ratio", "ratio at ESS 400")
-    for name, prior in PRIORS.items():
-        problem = simulated_classifier(classes, 50, 10_000, prior, seed).problem
+    for name in priors:
+        problem = simulated_classifier(classes, labels, 10_000, PRIORS[name], seed).problem
         hmc = gs.HMC(warmup=warmup, draws=draws, progress=False)
         for _ in range(2):
             exact = hmc.infer(problem, np.random.default_rng(seed)).diagnostics.figures

@@ -49,7 +49,7 @@ _ANCHOR_TOLERANCE = 0.05
 _MOST_UPDATES, _MOST_ANCHOR_STEPS = 20, 4
 _LOG_TAU_RANGE = (-9.0, 7.0)
 _TUNING_WORK, _MOST_TUNING = 8e9, 12  # classes cubed times columns; columns
-_TUNINGS = 3
+_TUNINGS, _TUNED = 3, 0.05  # at most, and the change of log tau_C at which it is enough
 _PRIOR_DRAWS = 200  # fields behind the law of a column without counts
 
 
@@ -381,7 +381,7 @@ class Search:
         for _ in range(_TUNINGS):
             self.run.tune(hyper, self.columns)
             before, hyper = hyper, self.settle(hyper, _FIRST_STEP / 3)
-            if abs(np.log(hyper.tau / before.tau)) < _LOG_TAU_TOLERANCE:
+            if abs(np.log(hyper.tau / before.tau)) < _TUNED:
                 break
         return hyper
 

@@ -71,7 +71,7 @@ class Plan(NamedTuple):
             turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(2400 // n_classes, 48, 96)
             return cls(chains, 1, float(turn), 0.4, 0.15, 600, int(least))
         chains = 2 * int(np.clip(_CACHED // n_classes**2, 26, 64))
-        return cls(chains, 2, 1.8, _JITTER[0], 0.0, 300, 48)
+        return cls(chains, 2, 1.8, _JITTER[0], 0.0, 250, 48)
 
 
 @dataclass(frozen=True, eq=False)

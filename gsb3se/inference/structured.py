@@ -36,7 +36,10 @@ _LEAST_EFFECTIVE = 100
 _LEAST_ACCEPTED = 0.4
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
-_REFINED, _FEW_ROWS = 128, 30  # classes up to which, and rows of a class below which, it refines
+_REFINED, _FEW_COUNTS = (
+    128,
+    25,
+)  # classes and counts of a class's largest cell below which it refines
 _MOST_REFINED = 300  # classes up to which it can
 _REFINED_SINGLE = 1e5  # target and validation counts up to which its digits are enough
 _SLOW_REFINEMENT = 64  # classes from which its progress is shown
@@ -51,14 +54,14 @@ class Structured:
     likelihood by saddlepoints (:mod:`gsb3se.inference.rows`); what is left, a density over the
     classes' levels, is sampled by many short chains at once (:mod:`gsb3se.inference.target`).
     Strengths that the counts leave open are integrated over (:mod:`gsb3se.inference.strengths`).
-    Where validation rows are few, and with them the approximation's grounds, exact chains start
+    Where validation counts are small, and with them the approximation's grounds, exact chains start
     from its draws and correct it (:mod:`gsb3se.inference.refinement`).
 
     Args:
         draws: about how many; None for 1,536 up to 300 classes, fewer beyond. Exact chains make as
             many as they need.
-        refine: whether exact chains correct the result; None: up to 128 classes, if the median
-            class has fewer than 30 validation rows. Possible up to 300 classes.
+        refine: whether exact chains correct the result; None: up to 128 classes, if the largest
+            count of a column is below 25 in the median. Possible up to 300 classes.
         progress: show a progress bar; None: from 600 classes if standard error is a terminal.
 
     O(K^2 + edges K) a sweep of the columns, of which there are some ten; O(K^3) a few times and
@@ -119,8 +122,10 @@ class Structured:
     def _refines(self, problem: Problem) -> bool:
         if self.refine is not None:
             return self.refine
-        few = float(np.median(problem.column_sizes)) < _FEW_ROWS
-        return problem.n_classes <= _REFINED and few
+        if problem.n_classes > _REFINED:
+            return False
+        largest = problem.counts.confusion.max(axis=0).toarray()
+        return bool(np.median(largest) < _FEW_COUNTS)
 
     @contextmanager
     def progress_bar(self, what: str, slow: bool) -> Iterator[Callable[[int, int], None]]:
