@@ -36,10 +36,8 @@ _LEAST_EFFECTIVE = 100
 _LEAST_ACCEPTED = 0.4
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
-_REFINED, _FEW_COUNTS = (
-    128,
-    25,
-)  # classes and counts of a class's largest cell below which it refines
+_REFINED = 128  # classes up to which it refines
+_FEW_COUNTS = 25  # largest count of a class, in the median, below which it does
 _MOST_REFINED = 300  # classes up to which it can
 _REFINED_SINGLE = 1e5  # target and validation counts up to which its digits are enough
 _SLOW_REFINEMENT = 64  # classes from which its progress is shown
@@ -256,8 +254,7 @@ class Source:
             exact = _exact_draws(problem, refined, rng)
             told, found = judge_refinement(draws.q, exact.q, refined)
             figures |= told
-            if refined.usable:
-                draws, findings = exact, found
+            draws, findings = (exact, found) if refined.usable else (draws, [*findings, *found])
         identified = identifiability(problem.counts, self._directions)
         figures |= {
             "source_seconds": self.seconds,
@@ -280,7 +277,7 @@ class Source:
 
 
 class Draws(NamedTuple):
-    """q and r, (n, K); tau_q and the rest by name, (n,); the mean of C, (K, K)."""
+    """q and r, (n, K); tau_q and the rest by name, (n,); the mean of C, (K, K), up to a factor."""
 
     q: Matrix
     r: Matrix
@@ -291,17 +288,18 @@ class Draws(NamedTuple):
 def _approximate_draws(
     parts: list[tuple[TargetDensity, Sampled]], rng: np.random.Generator
 ) -> Draws:
-    q, r, tau_q, tau_C, confusion = [], [], [], [], []
+    q, r, tau_q, tau_C = [], [], [], []
+    confusion = np.zeros_like(parts[0][0].laws.rate, dtype=float)
     for density, sampled in parts:
         for theta, log_eta in zip(sampled.theta, sampled.log_eta, strict=True):
             shares, mean = density.rows.draw_shares(log_eta, rng)
             q.append(as_shares(theta))
             r.append(shares.T)
-            confusion.append(mean)
+            confusion += mean
             tau_q.append(draw_tau(density.problem, theta, rng))
             tau_C.append(np.full(theta.shape[1], density.laws.hyper.tau))
     others = {"tau_q": np.concatenate(tau_q), "tau_C": np.concatenate(tau_C)}
-    return Draws(np.concatenate(q), np.concatenate(r), others, np.mean(confusion, axis=0))
+    return Draws(np.concatenate(q), np.concatenate(r), others, confusion)
 
 
 def _exact_draws(problem: Problem, refined: Refined, rng: np.random.Generator) -> Draws:
@@ -418,6 +416,12 @@ def judge_refinement(
         "approximation_sd_ratio": float(np.median(before.std(axis=0) / sd)),
     }
     findings = []
-    if moving > _DRIFTING or not refined.usable:
+    if not refined.usable:
+        told = (
+            f"the exact chains hardly moved ({100 * refined.accepted:.0f} % of the trajectories "
+            "were accepted): this is the approximation they started from"
+        )
+        findings.append(Finding(Status.CHAINS_DISAGREE, told))
+    elif moving > _DRIFTING:
         findings.append(_disagreement(moving_in_sd, refined.accepted))
     return figures, findings
