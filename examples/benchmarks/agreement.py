@@ -7,12 +7,13 @@ kept in the cache folder, so that a second run, perhaps of another backend, only
 are those of q in units of HMC's sd, pooled over classes and seeds of a case: the absolute error of
 the mean, the ratio of the sds, the error of the 5 % and 95 % quantiles, the 1-Wasserstein distance;
 then the L1 error of both against the truth. "hmc halves" compares one half of HMC's draws with the
-other: nothing can be told to be closer than that. Cases whose chains disagree have no reference and
-are marked. Times are those of inference alone, HMC's with compilation.
+other: nothing can be told to be closer than that. A reference whose chains disagree or hold too few
+effective draws is none; a case says how many of its seeds have such. Times are those of inference
+alone, HMC's with compilation.
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from gsb3se.estimate import as_backend
 
 LEAST_ESS = 1000
 LARGEST_R_HAT = 1.02
+HALVES = "hmc halves"
 HOPELESS = 0.03  # of it: four times the draws would not help
 
 
@@ -40,6 +42,7 @@ HOPELESS = 0.03  # of it: four times the draws would not help
 @click.option("--hierarchy", is_flag=True, help="Also problems drawn from the hierarchy itself.")
 @click.option("--each", is_flag=True, help="A row a seed as well.")
 @click.option("--missing/--no-missing", default=True, help="Run HMC where the cache has nothing.")
+@click.option("--markdown", is_flag=True, help="Rows for a Markdown table as well.")
 @click.option("--quick", is_flag=True, help="Few draws and one small case: only to see it run.")
 def main(
     backends: tuple[str, ...],
@@ -51,34 +54,54 @@ def main(
     hierarchy: bool,
     each: bool,
     missing: bool,
+    markdown: bool,
     quick: bool,
 ) -> None:
     """Compare backends with HMC and print a row a case and backend."""
     cache.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    unmixed: Counter[str] = Counter()
     for seed in range(seeds):
         for name, case in cases(data, classes, priors, seed, hierarchy):
             path = cache / f"{name} seed {seed}.npz"
             if (quick and found) or not (missing or path.exists()):
                 continue
             reference, seconds = exact(case, path, quick)
-            label = name if mixed(reference) else name + " (chains disagree)"
-            found[label, "hmc halves"].append(Comparison.of_halves(reference, case.truth, seconds))
+            unmixed[name] += not mixed(reference)
+            found[name, HALVES].append(Comparison.of_halves(reference, case.truth, seconds))
             for backend in backends:
                 began = time.perf_counter()
                 posterior = as_backend(backend).infer(case.problem, np.random.default_rng(seed))
                 taken = time.perf_counter() - began
                 made = Comparison(reference, posterior, case.truth, seconds, taken)
-                found[label, backend].append(made)
+                found[name, backend].append(made)
                 if each:
-                    print(f"{label} seed {seed}, {backend}: {made}", flush=True)
+                    print(f"{name} seed {seed}, {backend}: {made}", flush=True)
     table = Table(
-        "case", "backend", "mean error: median", "p95", "sd ratio: 5 %", "50 %", "95 %",
-        "in .88-1.14", "5 % error", "95 % error", "W1", "L1", "L1 of HMC", "s", "s of HMC",
+        "case", "no reference", "backend", "mean error: median", "p95", "sd ratio: 5 %", "50 %",
+        "95 %", "in .88-1.14", "5 % error", "95 % error", "W1", "L1", "L1 of HMC", "s", "s of HMC",
     )  # fmt: skip
     for (name, backend), comparisons in found.items():
-        table.add_row(name, backend, *pooled(comparisons))
-    Console(width=220).print(table)
+        told = f"{unmixed[name]} of {len(comparisons)}" if unmixed[name] else ""
+        table.add_row(name, told, backend, *pooled(comparisons))
+    Console(width=240).print(table)
+    if markdown:
+        print_markdown(found, unmixed)
+
+
+def print_markdown(found: dict[tuple[str, str], list["Comparison"]], unmixed: Counter[str]) -> None:
+    """The most important figures, a row a case and backend, HMC's halves at its end."""
+    for (name, backend), comparisons in found.items():
+        if backend == HALVES:
+            continue
+        cell = pooled(comparisons)
+        floor = pooled(found[name, HALVES])
+        star = f" {'*' * unmixed[name]}" if unmixed[name] else ""
+        print(
+            f"| {name}{star} | {backend} | {cell[0]} | {cell[1]} | {cell[2]} to {cell[4]} | "
+            f"{100 * float(cell[5]):.0f} % | {cell[8]} | {cell[9]} | {cell[10]} | {cell[11]} | "
+            f"{cell[12]} | {floor[0]}, {floor[1]} |"
+        )
 
 
 def cases(

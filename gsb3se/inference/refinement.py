@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     def of(cls, n_classes: int) -> Plan:
         """Few classes share many predictions: narrow ridges, but cheap to go along."""
         if n_classes < _SHARED:
-            chains = int(np.clip(_CELLS // n_classes**2, _SHARED, _MOST))
+            chains = min(_CELLS // n_classes**2, _MOST)
             turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(2400 // n_classes, 48, 96)
             return cls(chains, 1, float(turn), 0.4, 0.15, 600, int(least))
         chains = 2 * int(np.clip(_CACHED // n_classes**2, 26, 64))
