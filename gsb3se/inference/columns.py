@@ -298,8 +298,6 @@ class ColumnPropagation:
 
     def tune(self, hyper: Hyper, columns: NDArray[np.int64]) -> None:
         """Correct the field by what a few of the columns are without approximation."""
-        if not isinstance(self.field, LoopyField):
-            return
         few = int(np.clip(_TUNING_WORK / self.n_classes**3, 1, _MOST_TUNING))
         chosen = columns[np.unique(np.linspace(0, len(columns) - 1, few + 2)[1:-1].astype(int))]
         precisions = []
@@ -376,9 +374,9 @@ class Search:
         self.updates, self.converged = 0, not len(columns)
 
     def settle_tuned(self, start: Hyper) -> Hyper:
-        """Settle, correct the field there, and settle again until both agree."""
+        """Settle; if the field is not exact, correct it there and settle again, until both agree."""
         hyper = self.settle(start)
-        for _ in range(_TUNINGS):
+        for _ in range(_TUNINGS if isinstance(self.run.field, LoopyField) else 0):
             self.run.tune(hyper, self.columns)
             before, hyper = hyper, self.settle(hyper, _FIRST_STEP / 3)
             if abs(np.log(hyper.tau / before.tau)) < _TUNED:

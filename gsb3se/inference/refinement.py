@@ -143,7 +143,7 @@ class Refined:
         theta, r: (T, K, C) kept points of all chains; strengths: (T, S, C).
         confusion: (K, K) mean of C.
         accepted: share of the kept trajectories that were accepted.
-        kick: radians between kicks; trajectories: of every chain, the first third not kept.
+        trajectories: of every chain, the first third not kept.
     """
 
     theta: list[Array]
@@ -151,7 +151,6 @@ class Refined:
     strengths: list[Array]
     confusion: Matrix
     accepted: float
-    kick: float
     trajectories: int
 
     @property
@@ -204,7 +203,6 @@ def refine(
         _joined([group.strengths[kept] for group in groups]),
         np.mean([group.confusion[kept] for group in groups], axis=(0, 1)),
         float(np.mean([group.accepted[kept] for group in groups])),
-        float(np.mean([group.kick for group in groups])),
         done,
     )
 
