@@ -374,7 +374,7 @@ class Search:
         self.updates, self.converged = 0, not len(columns)
 
     def settle_tuned(self, start: Hyper) -> Hyper:
-        """Settle; if the field is not exact, correct it there and settle again, until both agree."""
+        """Settle; if the field is not exact, correct it there and settle again till both agree."""
         hyper = self.settle(start)
         for _ in range(_TUNINGS if isinstance(self.run.field, LoopyField) else 0):
             self.run.tune(hyper, self.columns)
