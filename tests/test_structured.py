@@ -109,6 +109,8 @@ def test_large_counts_keep_their_digits():
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="draws must be"):
         gs.Structured(draws=3)
+    with pytest.raises(ValueError, match="refine must be"):
+        gs.Structured(refine="often")
     with pytest.raises(ValueError, match="tolerance"):
         gs.Laplace(tolerance=0)
 

@@ -76,6 +76,8 @@ class Structured:
     def __post_init__(self) -> None:
         if self.draws is not None:
             as_whole_number(self.draws, "draws", least=_LEAST_CHAINS)
+        if self.refine not in (None, True, False):
+            raise ValueError(f"refine must be True, False or None; got {self.refine!r}")
 
     def infer(self, problem: Problem, rng: np.random.Generator) -> Posterior:
         """Prepare the source and infer its target."""
