@@ -213,8 +213,7 @@ class ExactDensity:
         self._follow, self._axes = typed(follow), typed(axes / np.sqrt(widths))
         self._strengths = typed(columns.strengths)[:, None]
         self._counts, self._target = typed(counts)[..., None], typed(target)[:, None]
-        self._sizes = counts.sum(axis=1)
-        self._missing = typed(self._sizes == 0)[:, None]  # what Lambda lacks of a proper law
+        self._missing = typed(problem.column_sizes == 0)[:, None]  # of a proper law of Lambda
         self._laplacian = typed(laplacian)
         if prior.is_anchored:
             anchor = np.stack([np.eye(n), problem.graph.weights.toarray().T], axis=-1)

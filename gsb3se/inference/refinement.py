@@ -29,8 +29,8 @@ _CLOSER, _FARTHER = 0.75, 1.2
 _FINER = 3.0  # kicks of a fine trajectory, in units of those of another
 _JITTER = (0.7, 1.2)  # of a trajectory's length, and of a chain's pace in it
 _HOPELESS = 12.0  # spreads of the log density below its median
-_DRIFTING = 1.6  # root mean square t statistic between early and late draws
-_LEAST_ACCEPTED = 0.4
+DRIFTING = 1.6  # root mean square t statistic between early and late draws
+LEAST_ACCEPTED = 0.4
 _STRETCHINGS = 3  # times that wide directions are looked for while a single group settles: of many
 # classes they are neither very wide nor clear from few chains
 _CLEARLY = 1.3  # times as wide as by chance
@@ -156,7 +156,7 @@ class Refined:
     @property
     def usable(self) -> bool:
         """Whether the chains moved at all."""
-        return self.accepted >= _LEAST_ACCEPTED
+        return self.accepted >= LEAST_ACCEPTED
 
 
 def refine(
@@ -193,8 +193,8 @@ def refine(
             tick(done, plan.most)
             kept = slice(max(plan.settling, done // 3), None)
             theta = _joined([group.theta[kept] for group in groups])
-            stuck = np.mean([group.accepted[kept] for group in groups]) < _LEAST_ACCEPTED / 2
-            agreed = drift(theta)[0] < _DRIFTING and effective_draws(theta) > plan.effective
+            stuck = np.mean([group.accepted[kept] for group in groups]) < LEAST_ACCEPTED / 2
+            agreed = drift(theta)[0] < DRIFTING and effective_draws(theta) > plan.effective
             if stuck or (agreed and done >= plan.least):
                 break
     return Refined(

@@ -19,7 +19,15 @@ from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.columns import ColumnLaws, ColumnPropagation, fit_columns
 from gsb3se.inference.exact_density import ColumnGaussians, ExactDensity, column_gaussians
-from gsb3se.inference.refinement import Plan, Refined, drift, effective_draws, refine
+from gsb3se.inference.refinement import (
+    DRIFTING,
+    LEAST_ACCEPTED,
+    Plan,
+    Refined,
+    drift,
+    effective_draws,
+    refine,
+)
 from gsb3se.inference.strengths import Spread, spread_of
 from gsb3se.inference.target import Frame, Sampled, TargetDensity, as_shares, draw_tau
 from gsb3se.labels import Label
@@ -31,9 +39,7 @@ from gsb3se.simplex import Matrix, Vector
 _FEW = 300  # classes up to which strengths are integrated out and many draws are cheap
 _LEAST_CHAINS = 64
 _MOST_PASSES = 4
-_DRIFTING = 1.6  # root mean square t statistic between early and late draws
 _LEAST_EFFECTIVE = 100
-_LEAST_ACCEPTED = 0.4
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
 _REFINED = 128  # classes up to which it refines
@@ -328,7 +334,7 @@ def _sampled(
     """Sample until early and late draws agree, or long enough."""
     sampled = density.sample(chains, discarded, kept, rng)
     for _ in range(_MOST_PASSES - 1):
-        if drift(sampled.theta)[0] < _DRIFTING:
+        if drift(sampled.theta)[0] < DRIFTING:
             break
         sampled = density.sample(chains, discarded, kept, rng, sampled)
     return density, sampled
@@ -378,7 +384,7 @@ def judge(
                 f"tau_C, alpha and beta still moved after {figures['strength_updates']} updates",
             )
         )
-    if figures["drift"] > _DRIFTING or accepted < _LEAST_ACCEPTED:
+    if figures["drift"] > DRIFTING or accepted < LEAST_ACCEPTED:
         findings.append(_disagreement(figures["drift_in_sd"], accepted))
     elif effective < _LEAST_EFFECTIVE:
         findings.append(
@@ -424,6 +430,6 @@ def judge_refinement(
             "were accepted): this is the approximation they started from"
         )
         findings.append(Finding(Status.CHAINS_DISAGREE, told))
-    elif moving > _DRIFTING:
+    elif moving > DRIFTING:
         findings.append(_disagreement(moving_in_sd, refined.accepted))
     return figures, findings
