@@ -7,7 +7,8 @@ from problems import random_problem
 from scipy.special import logsumexp
 
 import gsb3se as gs
-from gsb3se.inference.exact_density import ExactDensity, column_gaussians
+from gsb3se.inference.exact_density import ExactDensity
+from gsb3se.inference.posterior_frame import column_gaussians, posterior_frame
 from gsb3se.inference.refinement import Stretch
 from gsb3se.inference.structured import Structured
 from gsb3se.inference.target import TargetDensity
@@ -18,7 +19,7 @@ def density_of(problem):
     source = Structured(refine=True).prepared(problem)
     frame = TargetDensity(problem, source.columns).frame
     gaussians = column_gaussians(source.run, source.columns, source.spread.curvature)
-    return ExactDensity(problem, gaussians, frame, np.float64)
+    return ExactDensity(problem, posterior_frame(problem, gaussians, frame), np.float64)
 
 
 def model_value(problem, log_eta, x, strengths):

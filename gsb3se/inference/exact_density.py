@@ -26,23 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gsb3se.inference.cell_maps import Array, Hinges, fit_hinges
-from gsb3se.inference.columns import (
-    ColumnLaws,
-    ColumnPropagation,
-    Hyper,
-    Kept,
-    as_hyper,
-    as_vector,
-)
-from gsb3se.inference.target import Frame
+from gsb3se.inference.cell_maps import Array
+from gsb3se.inference.posterior_frame import PosteriorFrame
 from gsb3se.problem import Problem
-from gsb3se.simplex import Matrix, Vector, softmax
+from gsb3se.simplex import Matrix
 
-_STEP = 0.3  # of a strength, for differences
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_PIVOT = 3.0  # normal score of a wall, about which its cell's spread grows and shrinks
 _RECENTRINGS, _RECENTRING_POINTS = 6, 64
 
 
@@ -55,164 +43,45 @@ class Point(NamedTuple):
     strengths: Array
 
 
-class ColumnGaussians(NamedTuple):
-    """The Gaussians of all columns at the best strengths, and how they move with these.
-
-    Attributes:
-        strengths: (S,) of (log tau_C, alpha, beta).
-        curvature: (S, S) of the log evidence by them.
-        rate, variance: (K, K) of the cells, a row a column as everything here.
-        mean, precision: (K, K) of x, and pi.
-        sd: (K, K) of x; covariance: (K, K, K).
-        mean_slope, log_sd_slope: (K, K, S) by the strengths.
-    """
-
-    strengths: Vector
-    curvature: Matrix
-    rate: Matrix
-    variance: Matrix
-    mean: Matrix
-    precision: Matrix
-    sd: Matrix
-    covariance: Array
-    mean_slope: Array
-    log_sd_slope: Array
-
-
-def column_gaussians(
-    run: ColumnPropagation, laws: ColumnLaws, curvature: Matrix
-) -> ColumnGaussians:
-    """Propagate the columns at the best strengths and to both sides of them; O(K^4)."""
-    best, free = as_vector(laws.hyper), len(curvature)
-    mean, precision = _gaussian(run, laws.hyper)
-    covariance = _covariance(run.problem, laws.hyper.tau, precision)
-    by_strength = []
-    for k in range(free):
-        ends = []
-        for sign in (1, -1):
-            beside = best.copy()
-            beside[k] += sign * _STEP
-            hyper = as_hyper(beside)
-            moved, sharper = _gaussian(run, hyper)
-            spread = np.einsum("ijj->ij", _covariance(run.problem, hyper.tau, sharper))
-            ends.append(np.stack([moved, np.log(spread) / 2]))
-        by_strength.append((ends[0] - ends[1]) / (2 * _STEP))
-    mean_slope, log_sd_slope = np.stack(by_strength, axis=-1)
-    return ColumnGaussians(
-        best[:free],
-        curvature,
-        laws.rate.T.astype(float),
-        laws.variance.T.astype(float),
-        mean,
-        precision,
-        np.sqrt(np.einsum("ijj->ij", covariance)),
-        covariance,
-        mean_slope,
-        log_sd_slope,
-    )
-
-
-def _gaussian(run: ColumnPropagation, hyper: Hyper) -> tuple[Matrix, Matrix]:
-    """Mean and site precisions of all columns, a row a column."""
-    n = run.n_classes
-    found = Kept(*(np.empty((n, n), dtype=run.dtype) for _ in range(4)))
-    known = run.sizes > 0
-    if known.any():
-        run.run(hyper, np.flatnonzero(known), found)
-    assert found.mean is not None and found.precision is not None
-    mean, precision = found.mean.T.astype(float), found.precision.T.astype(float)
-    if not known.all():
-        # A class without rows: its prior, with a total of about one.
-        anchor = run.anchor(hyper, np.flatnonzero(~known)).T.astype(float)
-        share = softmax(anchor, axis=1)
-        mean[~known], precision[~known] = np.log(share), 1 / n
-    return mean, precision
-
-
-def _covariance(problem: Problem, tau: float, precision: Matrix) -> Array:
-    n = len(precision)
-    matrices = np.repeat(tau * problem.graph.laplacian.toarray()[None], n, axis=0)
-    diagonal = np.arange(n)
-    matrices[:, diagonal, diagonal] += precision
-    return np.linalg.inv(matrices)
-
-
 class ExactDensity:
     """The exact log density and its force for many points at once.
 
     Args:
         problem: counts, graph and prior.
-        columns: the columns' Gaussians.
-        frame: where the levels are, marginally.
+        frame: where levels, cells and strengths are.
         dtype: single or double precision.
     """
 
-    def __init__(
-        self, problem: Problem, columns: ColumnGaussians, frame: Frame, dtype: type
-    ) -> None:
+    def __init__(self, problem: Problem, frame: PosteriorFrame, dtype: type) -> None:
         n, prior = problem.n_classes, problem.prior
-        self.n_classes, self.n_strengths, self.dtype = n, len(columns.strengths), dtype
+        self.n_classes, self.n_strengths, self.dtype = n, len(frame.strengths), dtype
         self._b_q, self._shape_q = prior.b_q, problem.tau_shapes[0]
         self._shape_C, self._b_C = problem.tau_shapes[1], prior.b_C
         self._anchor_sd = prior.anchor_sd
         laplacian = problem.graph.laplacian.toarray()
-        counts, target = problem.counts.confusion.toarray().T.astype(float), problem.target
-        eta, spread = np.exp(frame.centre.astype(float)), frame.spread.astype(float)
-
-        hinges = _hinges(problem, columns, eta, (spread**2).sum(axis=1))
-        bent, _, _ = hinges.bend(_NODES[:, None, None])
-        middle = np.tensordot(_WEIGHTS, bent, 1)
-        sd = np.sqrt(np.tensordot(_WEIGHTS, (bent - middle) ** 2, 1))
-        # The spread of a cell with a wall changes about the wall, of another about its middle.
-        pivot = hinges.bend(_PIVOT * (1 - hinges.narrow / hinges.wide))[0]
-        by_spread = columns.log_sd_slope
-        by_place = columns.mean_slope - (middle - pivot)[..., None] * by_spread
-
-        scaled = columns.precision**-0.5
-        omega, modes = np.linalg.eigh(scaled[:, :, None] * laplacian * scaled[:, None, :])
-        modes *= (scaled / sd)[:, :, None]
-        tied = columns.covariance / (sd[:, :, None] * sd[:, None, :])
-
-        # How log mu_j answers to cells, levels and strengths.
-        rate = np.exp(hinges.centre + bent)
-        mean_rate = np.tensordot(_WEIGHTS, rate, 1)
-        share = eta[:, None] * mean_rate
-        share /= share.sum(axis=0)
-        load = share * np.tensordot(_WEIGHTS * _NODES, rate, 1) / mean_rate
-        moved = by_place + by_spread * (bent - pivot)[..., None]
-        pulled = np.einsum("a,aij,aijk->ijk", _WEIGHTS, rate, moved) / mean_rate[..., None]
-        by_strength = np.einsum("ij,ijk->jk", share, pulled)
-        root = np.sqrt(target)
-        values, vectors = np.linalg.eigh(
-            root[:, None] * np.einsum("ij,ijk,ik->jk", load, tied, load) * root
-        )
-        values, sides = np.maximum(values, 1e-12), root[:, None] * vectors
-        weight = (sides / (1 + values)) @ sides.T  # of a row's residual, cells integrated out
-        cross = share @ weight @ by_strength
-        follow = -spread @ (spread.T @ cross)
-        information = columns.curvature + by_strength.T @ weight @ by_strength + cross.T @ follow
-        widths, axes = np.linalg.eigh((information + information.T) / 2)
-        widths = np.maximum(widths, np.linalg.eigvalsh(columns.curvature)[0] / 2)
+        counts = problem.counts.confusion.toarray().T.astype(float)
 
         def typed(array: Array) -> Array:
             return np.ascontiguousarray(array, dtype=dtype)
 
-        self._hinges = hinges.astype(dtype)
-        self._base, self._pivot = typed(hinges.centre + pivot)[..., None], typed(pivot)[..., None]
-        self._by_place, self._by_spread = typed(by_place), typed(by_spread)
-        self._place_back = typed(by_place.transpose(0, 2, 1))
-        self._spread_back = typed(by_spread.transpose(0, 2, 1))
-        self._omega, self._modes = typed(np.maximum(omega, 0))[..., None], typed(modes)
-        self._back = typed(modes.transpose(0, 2, 1))
-        self._tied, self._load = typed(tied), typed(load)
-        self._give = typed((sides * (((1 + values) ** -0.5 - 1) / values)) @ sides.T)
-        self._level_answer = typed(weight @ share.T)
-        self._strength_answer = typed(weight @ by_strength)
-        self._offset, self._weight = typed(np.zeros((n, 1))), weight
-        self._centre, self._spread = typed(frame.centre)[:, None], typed(spread)
-        self._follow, self._axes = typed(follow), typed(axes / np.sqrt(widths))
-        self._strengths = typed(columns.strengths)[:, None]
-        self._counts, self._target = typed(counts)[..., None], typed(target)[:, None]
+        pivot = frame.pivot
+        self._hinges = frame.hinges.astype(dtype)
+        self._base = typed(frame.hinges.centre + pivot)[..., None]
+        self._pivot = typed(pivot)[..., None]
+        self._by_place, self._by_spread = typed(frame.by_place), typed(frame.by_spread)
+        self._place_back = typed(frame.by_place.transpose(0, 2, 1))
+        self._spread_back = typed(frame.by_spread.transpose(0, 2, 1))
+        self._omega, self._modes = typed(frame.omega)[..., None], typed(frame.modes)
+        self._back = typed(frame.modes.transpose(0, 2, 1))
+        self._tied, self._load = typed(frame.tied), typed(frame.load)
+        self._give = typed(frame.give)
+        self._level_answer = typed(frame.weight @ frame.share.T)
+        self._strength_answer = typed(frame.weight @ frame.by_strength)
+        self._offset, self._weight = typed(np.zeros((n, 1))), frame.weight
+        self._centre, self._spread = typed(frame.centre)[:, None], typed(frame.spread)
+        self._follow, self._axes = typed(frame.follow), typed(frame.axes)
+        self._strengths = typed(frame.strengths)[:, None]
+        self._counts, self._target = typed(counts)[..., None], typed(problem.target)[:, None]
         self._missing = typed(problem.column_sizes == 0)[:, None]  # of a proper law of Lambda
         self._laplacian = typed(laplacian)
         if prior.is_anchored:
@@ -364,19 +233,3 @@ def _total(cells: Array) -> Array:
 def _summed(by: Array, cells: Array) -> Array:
     """sum_ij by_ikj cells_ijc, (S, C); small products, which BLAS does in the caller's thread."""
     return np.matmul(by, cells).sum(axis=0, dtype=float)
-
-
-def _hinges(
-    problem: Problem, columns: ColumnGaussians, eta: Vector, log_eta_variance: Vector
-) -> Hinges:
-    """Every cell's map, given its column's cavity and what its row leaves for it."""
-    counts = problem.counts.confusion.toarray().T.astype(float)
-    cavity = 1 / np.maximum(columns.sd**-2 - columns.precision, 1e-9 * columns.precision)
-    level = np.repeat(eta[:, None], len(eta), axis=1)
-    mean, variance = level * columns.rate, level**2 * columns.variance
-    wanted = problem.target - (mean.sum(axis=0) - mean)
-    noise = np.maximum(problem.target, 1) + variance.sum(axis=0) - variance
-    noise += log_eta_variance @ mean**2
-    known = problem.column_sizes[:, None] > 0
-    tilt = np.where(known, cavity * (counts - columns.rate), 0)
-    return fit_hinges(counts, columns.mean - tilt, cavity, level, wanted, noise)

@@ -18,7 +18,12 @@ from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, we
 from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.columns import ColumnLaws, ColumnPropagation, fit_columns
-from gsb3se.inference.exact_density import ColumnGaussians, ExactDensity, column_gaussians
+from gsb3se.inference.exact_density import ExactDensity
+from gsb3se.inference.posterior_frame import (
+    ColumnGaussians,
+    column_gaussians,
+    posterior_frame,
+)
 from gsb3se.inference.refinement import (
     DRIFTING,
     LEAST_ACCEPTED,
@@ -233,7 +238,7 @@ class Source:
         plan = Plan.of(problem.n_classes)
         largest = max(problem.counts.n_target, self.columns.sizes.max())
         dtype = np.float32 if largest <= _REFINED_SINGLE else np.float64
-        density = ExactDensity(problem, self._gaussians, frame, dtype)
+        density = ExactDensity(problem, posterior_frame(problem, self._gaussians, frame), dtype)
         drawn = np.concatenate([sampled.log_eta[-1] for _, sampled in parts], axis=1)
         chosen = rng.choice(drawn.shape[1], plan.chains, replace=drawn.shape[1] < plan.chains)
         slow = problem.n_classes >= _SLOW_REFINEMENT
