@@ -16,6 +16,7 @@ from gsb3se.inference.hmc import HMC
 from gsb3se.inference.laplace import Laplace
 from gsb3se.inference.newton import NewtonCG
 from gsb3se.inference.structured import Structured
+from gsb3se.inference.variational import Variational
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
@@ -36,6 +37,7 @@ __all__ = [
     "ShiftCounts",
     "Status",
     "Structured",
+    "Variational",
     "adaptation",
     "baselines",
     "diagnostics",

@@ -25,6 +25,7 @@ BACKENDS = {
     "newton": ("gsb3se.inference.newton", "NewtonCG"),
     "laplace": ("gsb3se.inference.laplace", "Laplace"),
     "structured": ("gsb3se.inference.structured", "Structured"),
+    "variational": ("gsb3se.inference.variational", "Variational"),
 }
 DEFAULT_BACKEND = "structured"
 
@@ -107,7 +108,7 @@ def estimate(
             own; the work on the validation counts is done once where the backend can.
         prior: the hyper-priors; None for the paper's ``Prior()``.
         backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "structured", "hmc",
-            "newton", "laplace".
+            "newton", "laplace", "variational".
         seed: seed or generator, the only source of randomness.
         strict: raise InferenceError instead of a warning if the status is not ok.
 

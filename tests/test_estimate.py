@@ -11,6 +11,7 @@ SMALL = {
     "newton": gs.NewtonCG(),
     "laplace": gs.Laplace(),
     "structured": gs.Structured(),
+    "variational": gs.Variational(draws=400, layers=1, max_steps=300, progress=False),
 }
 
 GOOD = np.array([[90, 5, 5], [5, 90, 5], [5, 5, 90]])

@@ -47,7 +47,7 @@ _MOST_PASSES = 4
 _LEAST_EFFECTIVE = 100
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
-_REFINED = 128  # classes up to which it refines
+MOST_CORRECTED = 128  # classes up to which few counts are worth a correction
 _FEW_COUNTS = 25  # largest count of a class, in the median, below which it does
 _MOST_REFINED = 300  # classes up to which it can
 _REFINED_SINGLE = 1e5  # target and validation counts up to which its digits are enough
@@ -133,10 +133,7 @@ class Structured:
     def _refines(self, problem: Problem) -> bool:
         if self.refine is not None:
             return self.refine
-        if problem.n_classes > _REFINED:
-            return False
-        largest = problem.counts.confusion.max(axis=0).toarray()
-        return bool(np.median(largest) < _FEW_COUNTS)
+        return problem.n_classes <= MOST_CORRECTED and has_few_counts(problem)
 
     @contextmanager
     def progress_bar(self, what: str, slow: bool) -> Iterator[Callable[[int, int], None]]:
@@ -326,6 +323,12 @@ def _exact_draws(problem: Problem, refined: Refined, rng: np.random.Generator) -
 
 def _four(draws: Matrix) -> Matrix:
     return draws[: len(draws) // 4 * 4].reshape(-1, 4, *draws.shape[1:]).swapaxes(0, 1)
+
+
+def has_few_counts(problem: Problem) -> bool:
+    """Whether the largest count of the median column is small: thin ground for approximations."""
+    largest = problem.counts.confusion.max(axis=0).toarray()
+    return bool(np.median(largest) < _FEW_COUNTS)
 
 
 def _typed(laws: ColumnLaws, small: bool) -> ColumnLaws:
