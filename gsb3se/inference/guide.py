@@ -41,7 +41,7 @@ _BEND, _SHARP = 0.5, 2.0  # where the levels bend, in their sds to both sides, a
 _TINY_COUNT = 1e-3  # stands for none, in the pull of a row
 _LEAST_AIM = 0.5  # predictions that a row without any aims at
 _NEWTON_STEPS, _MOST_STEPS = 16, 60  # of a row's equation; those beyond halve its bracket
-_SOLVED, _LARGEST_STEP = 1e-7, 3.0
+_SOLVED, _LARGEST_STEP = 1e-7, 3.0  # the first step; later ones may be longer
 
 
 class Point(NamedTuple):
@@ -240,7 +240,8 @@ def _root(function: Any, start: Tensor) -> tuple[Tensor, int]:
     for done in range(_MOST_STEPS):
         value, slope = function(s)
         low, high = torch.where(value < 0, s, low), torch.where(value > 0, s, high)
-        step = (value / slope).clamp(-_LARGEST_STEP, _LARGEST_STEP)
+        reach = (done + 1) * _LARGEST_STEP
+        step = (value / slope).clamp(-reach, reach)
         left = ~(step.abs() < _SOLVED)
         if not left.any():
             return s - step, 0
