@@ -7,6 +7,7 @@
 """
 
 from gsb3se import adaptation, baselines, diagnostics, geometry, shifts
+from gsb3se.comparison import Comparison, compare
 from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import GSB3SEWarning
@@ -25,6 +26,7 @@ from gsb3se.simulation import simulate
 __version__ = "0.1.0"
 __all__ = [
     "HMC",
+    "Comparison",
     "Diagnostics",
     "GSB3SEWarning",
     "InferenceError",
@@ -40,6 +42,7 @@ __all__ = [
     "Variational",
     "adaptation",
     "baselines",
+    "compare",
     "diagnostics",
     "estimate",
     "geometry",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,6 +54,38 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write text as UTF-8, atomically."""
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def as_json(content: Any) -> str:
+    """JSON text of plain values and numpy's; it has no infinity, for which null stands.
+
+    >>> as_json({"a": float("inf")})
+    '{\\n  "a": null\\n}\\n'
+    """
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV text.
+
+    >>> as_csv(["a", "b"], [[1, "x,y"]])
+    'a,b\\n1,"x,y"\\n'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def save_arrays(path: str | os.PathLike[str], kind: str, **arrays: object) -> None:

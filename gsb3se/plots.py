@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,11 @@ from gsb3se.errors import require
 from gsb3se.files import write_atomically
 from gsb3se.posterior import Posterior
 
+if TYPE_CHECKING:
+    from gsb3se.comparison import Comparison
+
 _MOST_CLASSES = 60  # in one picture, the most frequent
+_MOST_COMPARED = 30
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -34,9 +38,7 @@ def intervals(
         level: of the equal-tailed intervals.
         others: further shares to mark, (K,) each, by the name the legend shall give them.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"a picture ends in .png, .pdf or .svg; got {path}")
+    _check_suffix(path)
     figures = require("matplotlib.figure", extra="plots")
     order = np.argsort(-posterior.mean, kind="stable")[:_MOST_CLASSES]
     low, high = posterior.interval(level)
@@ -58,7 +60,61 @@ def intervals(
         axes.set_title(f"the {len(order)} most frequent of {posterior.n_classes} classes")
     axes.legend(loc="lower right")
     axes.grid(axis="x", alpha=0.3)
-    write_atomically(path, lambda file: figure.savefig(file, format=suffix[1:], dpi=150))
+    _write(figure, path)
+
+
+def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Draw every backend's intervals beside HMC's, class by class, and write it to a file.
+
+    HMC's interval is a grey band with a line at its mean; the backends' lie in it, one below the
+    other, in their own colours.
+    """
+    _check_suffix(path)
+    figures = require("matplotlib.figure", extra="plots")
+    reference, level = comparison.reference, comparison.level
+    order = np.argsort(-reference.mean, kind="stable")[:_MOST_COMPARED]
+    place = np.arange(len(order))[::-1].astype(float)
+    n_backends = max(len(comparison.posteriors), 1)
+
+    figure = figures.Figure(
+        figsize=(8, 1.8 + (0.2 + 0.1 * n_backends) * len(order)), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    low, high = reference.interval(level)
+    axes.barh(place, (high - low)[order], left=low[order], height=0.84, color="0.88", label="HMC")
+    axes.vlines(reference.mean[order], place - 0.42, place + 0.42, color="0.55", linewidth=1.2)
+    for k, (name, posterior) in enumerate(comparison.posteriors.items()):
+        at = place + 0.32 - 0.64 * (k / (n_backends - 1) if n_backends > 1 else 0.5)
+        low, high = posterior.interval(level)
+        axes.hlines(at, low[order], high[order], color=f"C{k}", linewidth=1.8)
+        axes.plot(posterior.mean[order], at, "o", color=f"C{k}", markersize=3.5, label=_plain(name))
+    for marker, (name, shares) in zip("x+d", comparison.point_estimates.items(), strict=False):
+        axes.plot(shares[order], place, marker, color="0.25", alpha=0.7, clip_on=False, label=name)
+    if comparison.truth is not None:
+        axes.plot(comparison.truth[order], place, "k|", markersize=14, label="truth")
+    axes.set_yticks(place, [_plain(reference.labels[i]) for i in order])
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"share of the target: means and {100 * level:.3g} % intervals")
+    title = "every backend beside HMC"
+    if len(order) < reference.n_classes:
+        title += f": the {len(order)} most frequent of {reference.n_classes} classes"
+    if comparison.complaints:
+        title += "\nnot a reference: " + "; ".join(comparison.complaints)
+    figure.suptitle(title, fontsize="medium")
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
+    axes.grid(axis="x", alpha=0.3)
+    _write(figure, path)
+
+
+def _check_suffix(path: str | os.PathLike[str]) -> None:
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise ValueError(f"a picture ends in .png, .pdf or .svg; got {path}")
+
+
+def _write(figure: Any, path: str | os.PathLike[str]) -> None:
+    form = Path(path).suffix.lower()[1:]
+    write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=150))
 
 
 def _plain(label: Any) -> str:

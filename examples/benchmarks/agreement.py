@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
+from gsb3se.agreement import Agreement
 from gsb3se.estimate import Backend, as_backend
 
 LEAST_ESS = 1000
@@ -167,14 +168,9 @@ class Comparison:
         reference_seconds: float,
         seconds: float,
     ) -> None:
-        sd = reference.sd
-        levels = np.linspace(0.005, 0.995, 100)
-        self.mean = np.abs(posterior.mean - reference.mean) / sd
-        self.ratio = posterior.sd / sd
-        low, high = (posterior.quantile([0.05, 0.95]) - reference.quantile([0.05, 0.95])) / sd
-        self.low, self.high = np.abs(low), np.abs(high)
-        apart = np.abs(posterior.quantile(levels) - reference.quantile(levels))
-        self.wasserstein = apart.mean(axis=0) / sd
+        found = Agreement.between(posterior, reference)
+        self.mean, self.ratio, self.wasserstein = found.mean, found.sd_ratio, found.wasserstein
+        self.low, self.high = found.low, found.high
         self.l1 = np.abs(posterior.mean - truth).sum()
         self.reference_l1 = np.abs(reference.mean - truth).sum()
         self.seconds, self.reference_seconds = seconds, reference_seconds

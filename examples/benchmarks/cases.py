@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gsb3se as gs
+from gsb3se.simulation import simulate_classifier
 
 PRIORS = {"paper": gs.Prior(), "anchored": gs.Prior.anchored()}
 
@@ -33,16 +34,8 @@ def random_graph(n: int, rng: np.random.Generator) -> gs.LabelGraph:
 def simulated_classifier(n: int, labels: int, n_target: int, prior: gs.Prior, seed: int) -> Case:
     """A useful classifier, whose errors the graph explains in part."""
     rng = np.random.default_rng([seed, n, labels, n_target])
-    graph = random_graph(n, rng)
-    similar = graph.weights.toarray() ** 2 * rng.gamma(1.0, size=(n, n))
-    right = rng.beta(8, 2, n)
-    confusion = 0.75 * (1 - right) * similar / similar.sum(axis=0) + 0.25 * (1 - right) / n
-    confusion[np.diag_indices(n)] += right
-    q = gs.shifts.dirichlet(n, 1.0, rng)
-    confusion /= confusion.sum(axis=0)
-    columns = np.column_stack([rng.multinomial(labels, column) for column in confusion.T])
-    target = rng.multinomial(n_target, confusion @ q)
-    return Case(gs.Problem(gs.ShiftCounts(columns, target), graph, prior), q)
+    made = simulate_classifier(n, labels, n_target, rng)
+    return Case(gs.Problem(made.counts, made.graph, prior), made.q)
 
 
 def drawn_from_hierarchy(n: int, labels: int, n_target: int, prior: gs.Prior, seed: int) -> Case:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from gsb3se import baselines as methods
 from gsb3se.cli.console import File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_options, read_inputs
 from gsb3se.errors import GSB3SEWarning, some_of
-from gsb3se.files import write_text
+from gsb3se.files import as_csv, as_json, write_text
 from gsb3se.simplex import Vector
 
 _METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
@@ -106,20 +103,20 @@ def _show(inputs: Inputs, estimates: dict[str, Vector]) -> None:
 
 
 def _as_csv(inputs: Inputs, estimates: dict[str, Vector]) -> str:
-    counts, text = inputs.counts, io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["class", "n_validation", "n_target", *estimates])
-    for i, label in enumerate(counts.labels):
-        row = [label, counts.validation_sizes[i], counts.target[i]]
-        writer.writerow([*row, *(repr(float(q[i])) for q in estimates.values())])
-    return text.getvalue()
+    counts = inputs.counts
+    shares = zip(*(q.tolist() for q in estimates.values()), strict=True)
+    sizes, target = counts.validation_sizes.tolist(), counts.target.tolist()
+    columns = zip(counts.labels, sizes, target, shares, strict=True)
+    rows = ([label, size, count, *share] for label, size, count, share in columns)
+    return as_csv(["class", "n_validation", "n_target", *estimates], rows)
 
 
 def _as_json(inputs: Inputs, estimates: dict[str, Vector]) -> str:
-    content = {
-        "labels": inputs.counts.labels,
-        "n_validation": inputs.counts.validation_sizes.tolist(),
-        "n_target": inputs.counts.target.tolist(),
-        "estimates": {name: q.tolist() for name, q in estimates.items()},
-    }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return as_json(
+        {
+            "labels": inputs.counts.labels,
+            "n_validation": inputs.counts.validation_sizes.tolist(),
+            "n_target": inputs.counts.target.tolist(),
+            "estimates": {name: q.tolist() for name, q in estimates.items()},
+        }
+    )

@@ -44,6 +44,7 @@ _NOISE_DRAWS = 8
 _KICKS, _ANGLE, _JITTER = 8, 0.2, (0.8, 1.2)  # of a layer
 _THROWN = 20.0  # nats of energy gained or lost in a layer
 _LEAST_TAIL = 10
+_ONE_THREAD = 48  # classes up to which one thread is fastest
 _SITES = ("theta", "columns", "tau_q", "tau_C", "anchor")
 
 
@@ -84,16 +85,24 @@ class Fit:
 
 
 @contextmanager
-def private_state(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds, Pyro's parameters and its checks are this block's own."""
-    devices = [device] if device.type == "cuda" else []
+def private_state(seed: int, device: torch.device, n_classes: int) -> Iterator[None]:
+    """Seeds, Pyro's parameters and checks, and the number of threads are this block's own.
+
+    Of few classes the arrays are so small that threads only wait for each other.
+    """
+    devices, threads = [device] if device.type == "cuda" else [], torch.get_num_threads()
     with (
         torch.random.fork_rng(devices),
         pyro.get_param_store().scope(),
         pyro.validation_enabled(False),
     ):
         torch.manual_seed(seed)
-        yield
+        if n_classes <= _ONE_THREAD:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def fit(
@@ -179,7 +188,7 @@ def mean_elbo(model: Hierarchy, guide: nn.Module, draws: int, batch: int, seed: 
     """The ELBO from so many draws; the same seed compares two guides draw by draw."""
     device = model.laplacian.device
     total = 0.0
-    with private_state(seed, device), torch.no_grad():
+    with private_state(seed, device, model.n_classes), torch.no_grad():
         for size in _batches(draws, batch):
             total += float(_weights(model, guide, size)[0].sum())
     return total / draws

@@ -1,0 +1,76 @@
+"""The options that say what is inferred: graph, prior, intervals, and how long HMC runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gsb3se.cli.console import ExistingFile, plain_speech
+from gsb3se.counts import ShiftCounts
+from gsb3se.graph import LabelGraph
+from gsb3se.inference.hmc import HMC
+from gsb3se.prior import Prior
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command is given ``graph``, ``prior``, ``hmc`` and ``level``."""
+
+    @wraps(command)
+    def with_objects(
+        chains: int,
+        warmup: int,
+        draws: int,
+        prior: str,
+        a_q: float,
+        b_q: float,
+        a_c: float,
+        b_c: float,
+        **others: Any,
+    ) -> Any:
+        with plain_speech():
+            make = Prior.anchored if prior == "anchored" else Prior
+            made, hmc = make(a_q, b_q, a_c, b_c), HMC(chains, warmup, draws)
+        return command(prior=made, hmc=hmc, **others)
+
+    options = (
+        click.option(
+            "--graph", type=ExistingFile, help="A saved label graph; without it, none is known."
+        ),
+        click.option("--chains", default=HMC.chains, show_default=True, help="Of hmc."),
+        click.option("--warmup", default=HMC.warmup, show_default=True, help="Of hmc."),
+        click.option("--draws", default=HMC.draws, show_default=True, help="Of hmc, a chain."),
+        click.option(
+            "--prior",
+            type=click.Choice(["paper", "anchored"]),
+            default="paper",
+            show_default=True,
+            help="anchored: the columns are centred on the right and on similar labels.",
+        ),
+        click.option("--a-q", default=1.0, show_default=True, help="Gamma shape of tau_q."),
+        click.option("--b-q", default=1.0, show_default=True, help="Gamma rate of tau_q."),
+        click.option("--a-c", default=1.0, show_default=True, help="Gamma shape of tau_C."),
+        click.option("--b-c", default=1.0, show_default=True, help="Gamma rate of tau_C."),
+        click.option(
+            "--level",
+            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            default=0.9,
+            show_default=True,
+            help="Of the intervals.",
+        ),
+    )
+    made: Callable[..., Any] = with_objects
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
+def load_graph(path: Path, counts: ShiftCounts) -> LabelGraph:
+    """The graph, in the order of the counts' labels where it names the same ones."""
+    graph = LabelGraph.load(path)
+    if graph.labels is not None and set(graph.labels) == set(counts.labels):
+        return graph.reordered(counts.labels)
+    return graph

@@ -1,0 +1,318 @@
+"""compare: how close is each backend to HMC, on these data?"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gsb3se import baselines, results_cache
+from gsb3se.agreement import Agreement
+from gsb3se.counts import ShiftCounts
+from gsb3se.diagnostics import Diagnostics
+from gsb3se.errors import MissingExtra
+from gsb3se.estimate import Backend, as_backend
+from gsb3se.files import as_csv, as_json, write_text
+from gsb3se.graph import LabelGraph
+from gsb3se.inference.hmc import HMC
+from gsb3se.posterior import Posterior
+from gsb3se.prior import Prior
+from gsb3se.problem import Problem
+from gsb3se.simplex import Vector, as_distribution
+
+LARGEST_R_HAT = 1.01
+LEAST_ESS = 400
+DEFAULT_BACKENDS = ("structured", "variational", "laplace", "newton")
+POINT_ESTIMATES = ("bbse", "rlls", "mlls")
+_SECONDS = "seconds_when_made"
+_LONGER, _CAREFUL = 4, 0.99  # draws and acceptance of a second try
+
+Kind = Literal["reference", "backend", "baseline"]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """What was found of one estimator.
+
+    Attributes:
+        name, kind: "structured" and "backend", "bbse" and "baseline", and so on.
+        figures: errors in units of the reference's sd, medians over the classes unless the name
+            says otherwise; of a baseline the mean's alone; l1 if the truth is known.
+        seconds: it took; speed_up: the reference's seconds over these.
+        status: the posterior's; "failed" if there is none, "point" of a baseline.
+        message: what the status means.
+    """
+
+    name: str
+    kind: Kind
+    figures: Mapping[str, float]
+    seconds: float
+    speed_up: float
+    status: str
+    message: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """Everything by name, for a table."""
+        about = {"name": self.name, "kind": self.kind}
+        told = {"seconds": self.seconds, "speed_up": self.speed_up}
+        return about | dict(self.figures) | told | {"status": self.status, "message": self.message}
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Every estimator beside the reference.
+
+    Attributes:
+        reference: HMC's posterior; complaints: why it is not to be relied on, if so.
+        rows: the reference's own noise first, then what was compared.
+        posteriors: the backends' by name; point_estimates: the baselines'.
+        level: of the intervals.
+        truth: (K,) if it is known.
+    """
+
+    reference: Posterior
+    complaints: tuple[str, ...]
+    rows: tuple[Row, ...]
+    posteriors: Mapping[str, Posterior] = field(default_factory=dict)
+    point_estimates: Mapping[str, Vector] = field(default_factory=dict)
+    level: float = 0.9
+    truth: Vector | None = None
+
+    def __getitem__(self, name: str) -> Row:
+        """The row of an estimator."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"{name!r} was not compared; there are {[row.name for row in self.rows]}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows to a .csv file, or everything but the draws to a .json file."""
+        suffix, rows = Path(path).suffix.lower(), [row.flat() for row in self.rows]
+        if suffix == ".csv":
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            names.sort(key=lambda name: name in ("seconds", "speed_up", "status", "message"))
+            write_text(path, as_csv(names, ([row.get(n, "") for n in names] for row in rows)))
+        elif suffix == ".json":
+            content = {
+                "level": self.level,
+                "reference_checks": list(self.complaints) or "passed",
+                "rows": rows,
+                "classes": {"hmc": self.reference.rows(self.level)}
+                | {name: post.rows(self.level) for name, post in self.posteriors.items()},
+                "point_estimates": {k: q.tolist() for k, q in self.point_estimates.items()},
+                "truth": None if self.truth is None else self.truth.tolist(),
+            }
+            write_text(path, as_json(content))
+        else:
+            raise ValueError(f"a comparison is saved to .csv or .json; got {path}")
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw every backend's intervals beside the reference's."""
+        from gsb3se import plots
+
+        plots.compared(self, path)
+
+
+def compare(
+    counts: ShiftCounts,
+    graph: LabelGraph | None = None,
+    *,
+    prior: Prior | None = None,
+    backends: Sequence[str | Backend] | Mapping[str, str | Backend] = DEFAULT_BACKENDS,
+    point_estimates: Sequence[str] = POINT_ESTIMATES,
+    reference: HMC | None = None,
+    truth: ArrayLike | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+    cache: str | os.PathLike[str] | None = None,
+    tell: Callable[[str], object] = lambda name: None,
+    landed: Callable[[Comparison], object] = lambda so_far: None,
+) -> Comparison:
+    """Run HMC and other estimators on one problem and measure how far they are apart.
+
+    Args:
+        counts, graph, prior: as :func:`gsb3se.estimate` takes them.
+        backends: names or objects, or either by a name of your own.
+        point_estimates: of "bbse", "rlls" and "mlls".
+        reference: HMC with settings of your own. If its chains fail their checks (R-hat 1.01 of
+            every share, 400 effective draws, no divergence) it is run once more, longer.
+        truth: (K,) the true shares, for L1 errors, if they are known.
+        level: of the intervals whose ends are compared.
+        seed: of every estimator.
+        cache: a folder; what was made there from the same counts, graph, prior, settings and seed
+            is not made again, so that a call that was stopped goes on where it was.
+        tell: told the name of what is about to run.
+        landed: given the comparison so far after every estimator.
+
+    >>> counts = ShiftCounts([[45, 5], [5, 45]], target=[700, 300])
+    >>> short = HMC(chains=2, warmup=300, draws=800, progress=False)
+    >>> found = compare(counts, backends=["structured", "newton"], reference=short)
+    >>> bool(found["structured"].figures["mean_error"] < 0.3)
+    True
+    """
+    problem = Problem(counts, graph, prior)
+    chosen = _by_name(backends)
+    for name in point_estimates:
+        if name not in POINT_ESTIMATES:
+            raise ValueError(f"unknown point estimate {name!r}: expected one of {POINT_ESTIMATES}")
+    known = None if truth is None else as_distribution(truth, "truth", problem.n_classes)
+    folder = None if cache is None else Path(cache)
+
+    tell("hmc")
+    exact, complaints = find_reference(problem, reference or HMC(), seed, folder)
+    seconds = float(exact.diagnostics.figures[_SECONDS])
+    rows = [_reference_row(exact, complaints, known, level, seconds)]
+    posteriors: dict[str, Posterior] = {}
+    estimates: dict[str, Vector] = {}
+
+    def so_far() -> Comparison:
+        found = (exact, complaints, tuple(rows), dict(posteriors), dict(estimates), level, known)
+        return Comparison(*found)
+
+    landed(so_far())
+    for name, backend in chosen.items():
+        tell(name)
+        try:
+            posterior = _kept_or_made(name, backend, problem, seed, folder)
+        except (ArithmeticError, ValueError, RuntimeError, MissingExtra) as error:
+            rows.append(Row(name, "backend", {}, np.nan, np.nan, "failed", str(error)))
+        else:
+            posteriors[name] = posterior
+            rows.append(_backend_row(name, posterior, exact, known, level, seconds))
+        landed(so_far())
+    for name in point_estimates:
+        tell(name)
+        began = time.perf_counter()
+        q = getattr(baselines, name)(counts)
+        taken = time.perf_counter() - began
+        estimates[name] = q
+        apart = np.abs(q - exact.mean) / (exact.sd + np.finfo(float).tiny)
+        figures = {
+            "mean_error": float(np.median(apart)),
+            "mean_error_95": float(np.quantile(apart, 0.95)),
+        } | _l1(q, known)
+        row = Row(name, "baseline", figures, taken, seconds / taken, "point")
+        rows.append(row)
+    landed(so_far())
+    return so_far()
+
+
+def find_reference(
+    problem: Problem, settings: HMC, seed: int, folder: Path | None
+) -> tuple[Posterior, tuple[str, ...]]:
+    """HMC's posterior from the cache or made, and what speaks against it as a reference.
+
+    Only one that passes its checks is kept, and one in the cache that does not is made anew.
+    """
+    silent = replace(settings, progress=None)  # a bar changes no draw
+    told = f"{silent!r} seed {seed}"
+    kept = results_cache.load(folder, "hmc", problem, told)
+    if kept is not None and not complaints_about(kept):
+        return kept, ()
+    made = _timed(settings, problem, seed)
+    if complaints_about(made):
+        longer = replace(
+            settings,
+            warmup=2 * settings.warmup,
+            draws=_LONGER * settings.draws,
+            target_accept=max(settings.target_accept, _CAREFUL),
+        )
+        made = _timed(longer, problem, seed)
+    complaints = complaints_about(made)
+    if not complaints:
+        results_cache.save(folder, "hmc", problem, told, made)
+    return made, complaints
+
+
+def complaints_about(reference: Posterior) -> tuple[str, ...]:
+    """The checks that HMC's draws of q fail."""
+    figures = reference.diagnostics.figures
+    try:
+        r_hat, divergences = float(np.max(figures["r_hat_q"])), int(figures["divergences"])
+        ess = min(float(figures["bulk_ess_min"]), float(figures["tail_ess_min"]))
+    except (KeyError, TypeError, ValueError):
+        return ("it does not say how its chains mixed",)
+    found = []
+    if not r_hat <= LARGEST_R_HAT:
+        found.append(f"R-hat {r_hat:.3f} above {LARGEST_R_HAT}")
+    if not ess >= LEAST_ESS:
+        found.append(f"{ess:.0f} effective draws, below {LEAST_ESS}")
+    if divergences:
+        found.append(f"{divergences} divergent draws")
+    return tuple(found)
+
+
+def _by_name(
+    backends: Sequence[str | Backend] | Mapping[str, str | Backend],
+) -> dict[str, Backend]:
+    if isinstance(backends, Mapping):
+        return {str(name): as_backend(backend) for name, backend in backends.items()}
+    if isinstance(backends, str):
+        raise ValueError(f"backends must be a list of names or objects; got {backends!r}")
+    named = [(each if isinstance(each, str) else repr(each), as_backend(each)) for each in backends]
+    if len(dict(named)) < len(named):
+        raise ValueError("a backend was named twice")
+    return dict(named)
+
+
+def _timed(backend: Backend, problem: Problem, seed: int) -> Posterior:
+    """A posterior that says how long it took."""
+    began = time.perf_counter()
+    posterior = backend.infer(problem, np.random.default_rng(seed))
+    about = posterior.diagnostics
+    figures = dict(about.figures) | {_SECONDS: time.perf_counter() - began}
+    told = Diagnostics(about.status, about.message, figures)
+    return replace(posterior, diagnostics=told, labels=problem.counts.labels, problem=problem)
+
+
+def _kept_or_made(
+    name: str, backend: Backend, problem: Problem, seed: int, folder: Path | None
+) -> Posterior:
+    from gsb3se import __version__
+
+    settings, label = f"{backend!r} seed {seed} by {__version__}", type(backend).__name__.lower()
+    kept = results_cache.load(folder, label, problem, settings)
+    if kept is not None and _SECONDS in kept.diagnostics.figures:
+        return kept
+    made = _timed(backend, problem, seed)
+    results_cache.save(folder, label, problem, settings, made)
+    return made
+
+
+def _l1(q: Vector, truth: Vector | None) -> dict[str, float]:
+    return {} if truth is None else {"l1": float(np.abs(q - truth).sum())}
+
+
+def _reference_row(
+    exact: Posterior,
+    complaints: tuple[str, ...],
+    truth: Vector | None,
+    level: float,
+    seconds: float,
+) -> Row:
+    """HMC's own noise: one half of its draws against the other."""
+    figures = Agreement.of_halves(exact, level).figures() | _l1(exact.mean, truth)
+    about = exact.diagnostics
+    status = "no reference" if complaints else about.status.value
+    message = "; ".join(complaints) or about.message
+    return Row("hmc", "reference", figures, seconds, 1.0, status, message)
+
+
+def _backend_row(
+    name: str,
+    posterior: Posterior,
+    exact: Posterior,
+    truth: Vector | None,
+    level: float,
+    seconds: float,
+) -> Row:
+    figures = Agreement.between(posterior, exact, level).figures() | _l1(posterior.mean, truth)
+    about = posterior.diagnostics
+    taken = float(about.figures[_SECONDS])
+    return Row(name, "backend", figures, taken, seconds / taken, about.status.value, about.message)
