@@ -30,7 +30,7 @@ Precision = Literal["float64", "float32"]
 
 _MOST_CLASSES = 600  # K^3 numbers are held
 _SLOW_CLASSES = 300  # beyond which a CPU takes long
-_LAYERS = 4
+_LAYERS, _LAYERS_UNSEEN = 4, 12  # where every class has validation rows, and where one has none
 _FEW_CLASSES, _LAYERED_DRAWS = 64, (1000, 500)  # up to so many classes, and beyond
 _DRAWS = 2000  # without layers, which cost the most
 _CELLS_A_BATCH = 1_000_000
@@ -53,8 +53,9 @@ class Variational:
             would, to compare with.
         draws: of the posterior; None: 2,000 without layers, with them 1,000 up to 64 classes and
             500 beyond.
-        layers: Hamiltonian layers at the end of the structured guide; None: 4 up to 64 classes, or
-            up to 128 if validation counts are small, and none otherwise.
+        layers: Hamiltonian layers at the end of the structured guide; None: up to 64 classes, or
+            up to 128 if validation counts are small, 4, or 12 if a class has no validation rows;
+            none otherwise.
         particles: draws of the guide a step.
         max_steps: at most, before the ELBO is flat; as many again, at most 400, settle it.
         device: "cpu", "cuda" or any other name that torch knows.
@@ -146,7 +147,8 @@ class Variational:
             return self.layers
         n = problem.n_classes
         needed = n <= _FEW_CLASSES or (n <= MOST_CORRECTED and has_few_counts(problem))
-        return _LAYERS if needed else 0
+        unseen = bool(problem.counts.without_validation)
+        return (_LAYERS_UNSEEN if unseen else _LAYERS) if needed else 0
 
     def _posterior(
         self,
