@@ -40,7 +40,8 @@ from gsb3se.inference.pyro_model import Hierarchy
 _BEND, _SHARP = 0.5, 2.0  # where the levels bend, in their sds to both sides, and how sharply
 _TINY_COUNT = 1e-3  # stands for none, in the pull of a row
 _LEAST_AIM = 0.5  # predictions that a row without any aims at
-_NEWTON_STEPS, _MOST_STEPS = 16, 60  # of a row's equation; those beyond halve its bracket
+_EASY_STEPS, _MOST_STEPS = 6, 60  # to solve a row's equation: all rows, and the hard ones alone
+_NEWTON_STEPS = 16  # those beyond halve its bracket
 _SOLVED, _LARGEST_STEP = 1e-7, 3.0  # the first step; later ones may be longer
 
 
@@ -189,15 +190,6 @@ class StructuredGuide(nn.Module):
         bent = v + (above * softplus(upper) - below * softplus(-lower)) / _SHARP
         return bent, 1 + below * torch.sigmoid(-lower) + above * torch.sigmoid(upper)
 
-    def _hinged(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x - centre of every cell, and its slope by y."""
-        adjusted = self.hinge_columns + self.hinge_rows
-        wide, narrow = self._wide * torch.exp(adjusted[0]), self._narrow * torch.exp(adjusted[1])
-        turn = self._sharp * (y - self._place - adjusted[2])
-        gap = wide - narrow
-        bent = narrow * y - gap / self._sharp * softplus(-turn)
-        return bent, narrow + gap * torch.sigmoid(-turn)
-
     def _match_rows(
         self, y: Tensor, scale: Tensor, offset: Tensor, log_eta: Tensor
     ) -> tuple[Tensor, Tensor, int]:
@@ -208,44 +200,107 @@ class StructuredGuide(nn.Module):
         along = along / length
         u = (along * y).sum(0)
         rest = y - along * u
-        base, counts = self._base + offset, self.model.target[:, None]
+        counts = self.model.target[:, None]
         hold = torch.exp(self.hold)
         pull = (counts + _TINY_COUNT) * length * torch.exp(self.pull)
         noise = torch.sqrt(1 + counts * length.square()) * torch.exp(self.noise)
-        right = pull * self.aim + noise * u
-
-        def at(s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            """Excess of the left side, its slope by s, the cells, and their slopes by y."""
-            bent, slope = self._hinged(rest + along * s)
-            x = base + scale * (bent - self._pivot)
-            part = log_eta[:, None] + x
-            log_mu = torch.logsumexp(part, 0)
-            answer = (torch.exp(part - log_mu) * scale * slope * along).sum(0)
-            return hold * s + pull * log_mu - right, hold + pull * answer, x, slope
-
+        adjusted = self.hinge_columns + self.hinge_rows
+        rows = _Rows(
+            rest,
+            along,
+            scale,
+            self._base + offset,
+            log_eta[:, None],
+            self._pivot,
+            self._wide * torch.exp(adjusted[0]),
+            self._narrow * torch.exp(adjusted[1]),
+            self._place + adjusted[2],
+            self._sharp,
+            hold,
+            pull,
+            pull * self.aim + noise * u,
+        )
         with torch.no_grad():
-            s, unsolved = _root(lambda s: at(s)[:2], u)
-        excess, rise, _, _ = at(s)
+            s, unsolved = _solve(rows, u)
+        excess, rise, _, _ = rows.at(s)
         s = s - excess / rise.detach()  # a Newton step carries the derivatives of the solution
-        _, rise, x, slope = at(s)
+        _, rise, x, slope = rows.at(s)
         log_volume = torch.log(slope).sum((0, 1)) + (torch.log(noise) - torch.log(rise)).sum(0)
         return x, log_volume, unsolved
 
 
-def _root(function: Any, start: Tensor) -> tuple[Tensor, int]:
-    """Where a rising function is 0, element by element, by Newton steps kept within a bracket."""
+class _Rows(NamedTuple):
+    """The rows' equations, hold s + pull log mu(rest + along s) = right.
+
+    Cells are (true i, row), rows are one axis or several: (K, ...) and (...) each, or broadcast to.
+    """
+
+    rest: Tensor
+    along: Tensor
+    scale: Tensor
+    base: Tensor
+    log_eta: Tensor
+    pivot: Tensor
+    wide: Tensor
+    narrow: Tensor
+    place: Tensor
+    sharp: Tensor
+    hold: Tensor
+    pull: Tensor
+    right: Tensor
+
+    def at(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Excess of the left side, its slope by s, the cells x, and their slopes by y."""
+        y = self.rest + self.along * s
+        turn, gap = self.sharp * (y - self.place), self.wide - self.narrow
+        bent = self.narrow * y - gap / self.sharp * softplus(-turn)
+        slope = self.narrow + gap * torch.sigmoid(-turn)
+        x = self.base + self.scale * (bent - self.pivot)
+        part = self.log_eta + x
+        log_mu = torch.logsumexp(part, 0)
+        answer = (torch.exp(part - log_mu) * self.scale * slope * self.along).sum(0)
+        excess = self.hold * s + self.pull * log_mu - self.right
+        return excess, self.hold + self.pull * answer, x, slope
+
+    def some(self, which: Tensor) -> _Rows:
+        """Only these rows, along one axis."""
+        cells, rows = self.rest.shape, self.rest.shape[1:]
+        return _Rows(
+            *(part.expand(cells)[:, which] for part in self[:_CELL_PARTS]),
+            *(part.expand(rows)[which] for part in self[_CELL_PARTS:]),
+        )
+
+
+_CELL_PARTS = 10  # of _Rows, the first ones
+
+
+def _solve(rows: _Rows, start: Tensor) -> tuple[Tensor, int]:
+    """Solutions of all rows, and how many were not found; few are hard, and go on by themselves."""
+    s, left = _root(lambda s: rows.at(s)[:2], start, _EASY_STEPS)
+    if not left.any():
+        return s, 0
+    hard = rows.some(left)
+    s[left], still = _root(lambda s: hard.at(s)[:2], start[left], _MOST_STEPS)
+    return s, int(still.sum())
+
+
+def _root(function: Any, start: Tensor, most_steps: int) -> tuple[Tensor, Tensor]:
+    """Where a rising function is 0, element by element, and where that was not found.
+
+    Newton steps, kept within a bracket.
+    """
     s = start.clone()
     low, high = torch.full_like(s, -torch.inf), torch.full_like(s, torch.inf)
     left = torch.ones_like(s, dtype=torch.bool)
-    for done in range(_MOST_STEPS):
+    for done in range(most_steps):
         value, slope = function(s)
         low, high = torch.where(value < 0, s, low), torch.where(value > 0, s, high)
         reach = (done + 1) * _LARGEST_STEP
         step = (value / slope).clamp(-reach, reach)
         left = ~(step.abs() < _SOLVED)
-        if not left.any():
-            return s - step, 0
         moved, middle = s - step, (low + high) / 2
-        poor = (moved <= low) | (moved >= high) | (done >= _NEWTON_STEPS)
+        poor = left & ((moved <= low) | (moved >= high) | (done >= _NEWTON_STEPS))
         s = torch.where(poor & torch.isfinite(middle), middle, moved)
-    return s, int(left.sum())
+        if not left.any():
+            break
+    return s, left

@@ -33,7 +33,7 @@ _SLOW_CLASSES = 300  # beyond which a CPU takes long
 _LAYERS, _LAYERS_UNSEEN = 4, 12  # where every class has validation rows, and where one has none
 _FEW_CLASSES, _LAYERED_DRAWS = 64, (1000, 500)  # up to so many classes, and beyond
 _DRAWS = 2000  # without layers, which cost the most
-_CELLS_A_BATCH = 1_000_000
+_CELLS_A_BATCH = 400_000
 _ELBO_DRAWS = 512
 _SKIPPED_SHARE = 0.1
 
