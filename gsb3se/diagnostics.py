@@ -75,7 +75,7 @@ _TEXTS = {
     ),
     Status.DIVERGENT: (
         "the sampler met places too steep for its step, so that parts of the posterior may be "
-        "missing: raise target_accept towards 0.99"
+        "missing: with hmc raise target_accept towards 0.99, otherwise use backend='hmc'"
     ),
     Status.STRENGTHS_OPEN: (
         "the validation counts hardly tell how strongly the columns are smoothed: intervals may be "
@@ -93,7 +93,7 @@ _TEXTS = {
         "the joint mode over tau has run to q uniform and columns that guess, as it does when "
         "labels are few: use tau='marginal' or backend='hmc'"
     ),
-    Status.NOT_CONVERGED: ("the solver stopped at its limit before the mode: raise max_steps"),
+    Status.NOT_CONVERGED: "the solver stopped at its limit before it was done: raise max_steps",
 }
 
 

@@ -112,7 +112,7 @@ def test_the_guides_volume_is_that_of_its_jacobian(anchored, kind):
         torch.testing.assert_close(
             at.log_volume[0], torch.linalg.slogdet(jacobian)[1], rtol=1e-8, atol=1e-8
         )
-        assert at.unsolved == 0
+        assert guide.unsolved == 0
 
 
 def test_a_rows_cells_move_until_they_meet_the_target():

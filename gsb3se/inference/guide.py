@@ -42,7 +42,8 @@ _TINY_COUNT = 1e-3  # stands for none, in the pull of a row
 _LEAST_AIM = 0.5  # predictions that a row without any aims at
 _EASY_STEPS, _MOST_STEPS = 6, 60  # to solve a row's equation: all rows, and the hard ones alone
 _NEWTON_STEPS = 16  # those beyond halve its bracket
-_SOLVED, _LARGEST_STEP = 1e-7, 3.0  # the first step; later ones may be longer
+_SOLVED, _ROUNDING = 1e-7, 1000  # last step, or so many units of rounding if that is more
+_LARGEST_STEP = 3.0  # the first one; later ones may be longer
 
 
 class Point(NamedTuple):
@@ -52,7 +53,6 @@ class Point(NamedTuple):
         theta: (C, K); columns: (C, K, K), a row a class; strengths: (C, S).
         log_volume: (C,) of the map from noise to (theta, columns, strengths).
         known: (C,) the guide's control variate, of mean 0.
-        unsolved: rows whose equation was not solved.
     """
 
     theta: Tensor
@@ -60,19 +60,20 @@ class Point(NamedTuple):
     strengths: Tensor
     log_volume: Tensor
     known: Tensor
-    unsolved: int
 
 
 class StructuredGuide(nn.Module):
     """The guide as a Pyro program with torch parameters.
 
     In training mode it adds a control variate: what the ELBO would be if the posterior were N(0, I)
-    over z is known, so that the noise of that part is taken off its gradient.
+    over z is known, so that the noise of that part is taken off its gradient. ``unsolved`` counts
+    the rows whose equation was not solved, and may be set back.
     """
 
     def __init__(self, model: Hierarchy, frame: PosteriorFrame) -> None:
         super().__init__()
         n, self.model = model.n_classes, model
+        self.unsolved = 0
         self.n_strengths = len(frame.strengths)
         self.size = n + n * n + self.n_strengths
         like = model.laplacian
@@ -151,7 +152,7 @@ class StructuredGuide(nn.Module):
         log_volume = log_volume + torch.log(shrink).sum((0, 1))
         scale = torch.exp(self._by_spread @ moved)  # its volume is undone where x is made
         y = torch.bmm(self._modes, shrink * cells) / scale
-        x, row_volume, unsolved = self._match_rows(y, scale, self._by_place @ moved, log_eta)
+        x, row_volume = self._match_rows(y, scale, self._by_place @ moved, log_eta)
         log_volume = log_volume + row_volume
         theta = log_eta + torch.logsumexp(x, 1)
         return Point(
@@ -160,7 +161,6 @@ class StructuredGuide(nn.Module):
             (self._strengths + moved).T,
             log_volume + self._log_constant,
             known,
-            unsolved,
         )
 
     def _stretched(
@@ -192,8 +192,8 @@ class StructuredGuide(nn.Module):
 
     def _match_rows(
         self, y: Tensor, scale: Tensor, offset: Tensor, log_eta: Tensor
-    ) -> tuple[Tensor, Tensor, int]:
-        """Cells whose rows meet the target, the log volume of y -> x, and rows left unsolved."""
+    ) -> tuple[Tensor, Tensor]:
+        """Cells whose rows meet the target, and the log volume of y -> x."""
         share = torch.softmax(log_eta[:, None] + self._log_rate[..., None], 0)
         along = share * self._sensitivity[..., None]
         length = along.square().sum(0).sqrt()
@@ -222,11 +222,12 @@ class StructuredGuide(nn.Module):
         )
         with torch.no_grad():
             s, unsolved = _solve(rows, u)
+        self.unsolved += unsolved
         excess, rise, _, _ = rows.at(s)
         s = s - excess / rise.detach()  # a Newton step carries the derivatives of the solution
         _, rise, x, slope = rows.at(s)
         log_volume = torch.log(slope).sum((0, 1)) + (torch.log(noise) - torch.log(rise)).sum(0)
-        return x, log_volume, unsolved
+        return x, log_volume
 
 
 class _Rows(NamedTuple):
@@ -289,7 +290,7 @@ def _root(function: Any, start: Tensor, most_steps: int) -> tuple[Tensor, Tensor
 
     Newton steps, kept within a bracket.
     """
-    s = start.clone()
+    s, solved = start.clone(), max(_SOLVED, _ROUNDING * torch.finfo(start.dtype).eps)
     low, high = torch.full_like(s, -torch.inf), torch.full_like(s, torch.inf)
     left = torch.ones_like(s, dtype=torch.bool)
     for done in range(most_steps):
@@ -297,7 +298,7 @@ def _root(function: Any, start: Tensor, most_steps: int) -> tuple[Tensor, Tensor
         low, high = torch.where(value < 0, s, low), torch.where(value > 0, s, high)
         reach = (done + 1) * _LARGEST_STEP
         step = (value / slope).clamp(-reach, reach)
-        left = ~(step.abs() < _SOLVED)
+        left = ~(step.abs() < solved)
         moved, middle = s - step, (low + high) / 2
         poor = left & ((moved <= low) | (moved >= high) | (done >= _NEWTON_STEPS))
         s = torch.where(poor & torch.isfinite(middle), middle, moved)

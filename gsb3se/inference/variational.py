@@ -35,7 +35,7 @@ _FEW_CLASSES, _LAYERED_DRAWS = 64, (1000, 500)  # up to so many classes, and bey
 _DRAWS = 2000  # without layers, which cost the most
 _CELLS_A_BATCH = 400_000
 _ELBO_DRAWS = 512
-_SKIPPED_SHARE = 0.1
+_SKIPPED_SHARE, _ASTRAY_SHARE = 0.1, 0.5  # of steps; of draws, each of which has many chances
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Variational:
                 guide.load_state_dict(first)
             layers = self._layers(problem)
             draws = self.draws or (_LAYERED_DRAWS[n > _FEW_CLASSES] if layers else _DRAWS)
+            structured.unsolved = 0
             drawn = svi.draw(model, guide, draws, batch, layers, bar("draws"))
             k = svi.pareto_k(drawn.log_weights)
         figures = {
@@ -137,6 +138,7 @@ class Variational:
             "layers": layers,
             "thrown_out_of_layers": drawn.thrown,
             "draws_lost": drawn.lost,
+            "rows_unsolved": structured.unsolved,
         }
         return self._posterior(problem, drawn, fitted, rose, figures, began)
 
@@ -173,6 +175,14 @@ class Variational:
                 else f"{fitted.skipped} of {steps} steps were not finite"
             )
             findings.append(Finding(Status.NOT_CONVERGED, told))
+        astray = figures["draws_lost"] + figures["rows_unsolved"] + figures["thrown_out_of_layers"]
+        if astray > _ASTRAY_SHARE * len(drawn.q):
+            told = (
+                f"of {len(drawn.q)} draws {figures['draws_lost']} were lost, "
+                f"{figures['thrown_out_of_layers']} times one was thrown out of a layer, and "
+                f"{figures['rows_unsolved']} equations of rows were not solved"
+            )
+            findings.append(Finding(Status.DIVERGENT, told))
         figures |= {
             "elbo_rose": rose,
             "elbo_flat": fitted.flat,
