@@ -15,6 +15,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("quickstart.py", [], "intervals hold the true share"),
         ("simplex_flow.py", ["flow.png"], "wrote flow.png"),
         (
+            "compare_backends.py",
+            ["compared.png", "--classes", "3", "--draws", "60"],
+            "wrote compared.png",
+        ),
+        (
             "benchmarks/model_cost.py",
             ["--classes", "40", "--rounds", "2", "--repeats", "2"],
             "times L @ phi",
