@@ -272,9 +272,9 @@ class Source:
         }
         # Four groups of chains, so that tools for draws of chains have something to compare.
         return Posterior.from_draws(
-            _four(draws.q),
-            _four(draws.r),
-            others={name: _four(values) for name, values in draws.others.items()},
+            four_groups(draws.q),
+            four_groups(draws.r),
+            others={name: four_groups(values) for name, values in draws.others.items()},
             labels=problem.counts.labels,
             diagnostics=Diagnostics.of(
                 [*identified.findings, *findings], figures | identified.figures()
@@ -321,7 +321,8 @@ def _exact_draws(problem: Problem, refined: Refined, rng: np.random.Generator) -
     return Draws(as_shares(theta), r.T.astype(float), others, refined.confusion)
 
 
-def _four(draws: Matrix) -> Matrix:
+def four_groups(draws: Matrix) -> Matrix:
+    """Draws (n, ...) as (4, n / 4, ...), as if of four chains."""
     return draws[: len(draws) // 4 * 4].reshape(-1, 4, *draws.shape[1:]).swapaxes(0, 1)
 
 

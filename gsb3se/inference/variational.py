@@ -17,7 +17,7 @@ from gsb3se.errors import GSB3SEWarning, as_whole_number, require
 from gsb3se.inference.columns import fit_columns
 from gsb3se.inference.posterior_frame import PosteriorFrame, column_gaussians, posterior_frame
 from gsb3se.inference.strengths import spread_of
-from gsb3se.inference.structured import MOST_CORRECTED, has_few_counts
+from gsb3se.inference.structured import MOST_CORRECTED, four_groups, has_few_counts
 from gsb3se.inference.target import TargetDensity
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
@@ -122,7 +122,7 @@ class Variational:
             start = svi.mean_elbo(model, guide, _ELBO_DRAWS, batch, seed)
             fitted = svi.fit(model, guide, self.particles, self.max_steps, bar("ELBO"))
             end = svi.mean_elbo(model, guide, _ELBO_DRAWS, batch, seed)
-            rose = end >= start
+            rose = end >= start or not np.isfinite(start)
             if not rose:
                 guide.load_state_dict(first)
             layers = self._layers(problem)
@@ -132,7 +132,7 @@ class Variational:
             k = svi.pareto_k(drawn.log_weights)
         figures = {
             "elbo_start": start,
-            "elbo": max(start, end),
+            "elbo": end if rose else start,
             "elbo_with_layers": float(drawn.log_weights.mean()),
             "pareto_k": k,
             "layers": layers,
@@ -193,17 +193,10 @@ class Variational:
             "skipped_steps": fitted.skipped,
             "seconds": time.perf_counter() - began,
         }
-        kept = len(drawn.q) // 4 * 4
-        parts = {"q": drawn.q, "r": drawn.r} | drawn.others
-        four = {
-            name: value[:kept].reshape(4, kept // 4, *value.shape[1:])
-            for name, value in parts.items()
-        }
-        q, r = four.pop("q"), four.pop("r")
         return Posterior.from_draws(
-            q / q.sum(axis=-1, keepdims=True),
-            r / r.sum(axis=-1, keepdims=True),
-            others=four,
+            four_groups(drawn.q / drawn.q.sum(axis=1, keepdims=True)),
+            four_groups(drawn.r / drawn.r.sum(axis=1, keepdims=True)),
+            others={name: four_groups(values) for name, values in drawn.others.items()},
             labels=problem.counts.labels,
             diagnostics=Diagnostics.of(findings, figures | identified.figures()),
             backend="variational" if self.family == "structured" else "mean-field",
