@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
 from rich.table import Table
 
 from gsb3se import comparison, plots, results_cache
@@ -168,7 +167,7 @@ def _without_none(baselines: tuple[str, ...]) -> tuple[str, ...]:
 def _show(found: comparison.Comparison, counts: ShiftCounts) -> None:
     known = [name for name in _COLUMNS if any(name in row.figures for row in found.rows)]
     console.print(f"{counts}\nerrors in units of HMC's sd, medians over the classes:")
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     shown.add_column("estimator", no_wrap=True)
     for title in (*(_COLUMNS[name] for name in known), "s", "speed-up"):
         shown.add_column(title, justify="right", no_wrap=True)
@@ -176,7 +175,8 @@ def _show(found: comparison.Comparison, counts: ShiftCounts) -> None:
     for row in found.rows:
         figures = (f"{row.figures[name]:.2f}" if name in row.figures else "" for name in known)
         timed = row.status != "failed"
-        times = (f"{row.seconds:.2g}", f"{row.speed_up:.2g}") if timed else ("", "")
+        faster = f"{row.speed_up:.{0 if row.speed_up > 10 else 1}f}"
+        times = (f"{row.seconds:.2g}", faster) if timed else ("", "")
         shown.add_row(row.name, *figures, *times, row.status)
     console.print(shown)
     if found.complaints:
