@@ -179,7 +179,7 @@ def compare(
     for name, backend in chosen.items():
         tell(name)
         try:
-            posterior = _kept_or_made(name, backend, problem, seed, folder)
+            posterior = _kept_or_made(backend, problem, seed, folder)
         except (ArithmeticError, ValueError, RuntimeError, MissingExtra) as error:
             rows.append(Row(name, "backend", {}, np.nan, np.nan, "failed", str(error)))
         else:
@@ -197,10 +197,10 @@ def compare(
             "mean_error": float(np.median(apart)),
             "mean_error_95": float(np.quantile(apart, 0.95)),
         } | _l1(q, known)
-        row = Row(name, "baseline", figures, taken, seconds / taken, "point")
-        rows.append(row)
-    landed(so_far())
-    return so_far()
+        rows.append(Row(name, "baseline", figures, taken, seconds / taken, "point"))
+    whole = so_far()
+    landed(whole)
+    return whole
 
 
 def find_reference(
@@ -271,9 +271,7 @@ def _timed(backend: Backend, problem: Problem, seed: int) -> Posterior:
     return replace(posterior, diagnostics=told, labels=problem.counts.labels, problem=problem)
 
 
-def _kept_or_made(
-    name: str, backend: Backend, problem: Problem, seed: int, folder: Path | None
-) -> Posterior:
+def _kept_or_made(backend: Backend, problem: Problem, seed: int, folder: Path | None) -> Posterior:
     from gsb3se import __version__
 
     settings, label = f"{backend!r} seed {seed} by {__version__}", type(backend).__name__.lower()

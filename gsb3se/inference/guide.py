@@ -106,9 +106,9 @@ class StructuredGuide(nn.Module):
 
         self.level_shift, self.level_scale, self.level_ties = free(n, 1), free(n), free(n, n)
         self.level_below, self.level_above, self.level_place = (free(n, 1) for _ in range(3))
-        sizes = (self.n_strengths, self.n_strengths)
-        self.strength_shift, self.strength_scale = free(sizes[0], 1), free(sizes[0])
-        self.strength_ties = free(*sizes)
+        n_s = self.n_strengths
+        self.strength_shift, self.strength_scale = free(n_s, 1), free(n_s)
+        self.strength_ties = free(n_s, n_s)
         self.follow = nn.Parameter(fixed(frame.follow).clone())
         self.cell_shift, self.cell_scale = free(n, n, 1), free(n, n, 1)
         # Of the hinges' slopes and places, by true class and by prediction.

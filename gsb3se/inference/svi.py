@@ -9,7 +9,8 @@ posterior's own forces for a while, and let N(0, I) be the auxiliary law of the 
 log N(start) of its momentum to the log weight, and the mean of the log weights is a lower bound of
 the evidence as before. Between kicks by what N(0, I) does not explain of the force, the motion is
 N(0, I)'s own rotation. No draw depends on another; one that is thrown out of a layer by a force too
-steep for its kicks stays where it was before it, and is counted.
+steep for its kicks stays where it was before it, and is counted: with such draws the mean is a
+bound only nearly.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 
 from gsb3se.inference.pyro_model import Hierarchy
 
-STEP_SIZE = 0.02
+_STEP_SIZE = 0.02
 _RISING, _BLOCK = 20, 50  # steps over which the step size rises; between two looks at the ELBO
 _FLAT = 0.1  # nats a block, beyond its noise
 _LEAST_ANNEALED, _MOST_ANNEALED = 100, 400
@@ -120,9 +121,9 @@ def fit(
         tell: told the steps done, about how many there may be, and the ELBO.
     """
     found = Fit()
-    elbo = Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=0)
+    elbo = _elbo(particles)
     guide.train()
-    optimiser = torch.optim.Adam(guide.parameters(), lr=STEP_SIZE, betas=(0.9, 0.99))
+    optimiser = torch.optim.Adam(guide.parameters(), lr=_STEP_SIZE, betas=(0.9, 0.99))
     parameters = list(guide.parameters())
     largest = _LARGEST_GRADIENT * math.sqrt(sum(p.numel() for p in parameters))
 
@@ -141,7 +142,7 @@ def fit(
 
     done = 0
     while not found.flat and done < max_steps:
-        step(STEP_SIZE * min(1.0, (done + 1) / _RISING))
+        step(_STEP_SIZE * min(1.0, (done + 1) / _RISING))
         done += 1
         tell(done, max_steps, found.elbo[-1] if found.elbo else math.nan)
         if done % _BLOCK == 0 and len(found.elbo) >= 2 * _BLOCK:
@@ -149,7 +150,7 @@ def fit(
     annealed = min(max(done, _LEAST_ANNEALED), _MOST_ANNEALED)
     averages = [p.detach().clone() for p in parameters]
     for k in range(1, annealed + 1):
-        step(STEP_SIZE * _LAST_STEP_SIZE ** (k / annealed))
+        step(_STEP_SIZE * _LAST_STEP_SIZE ** (k / annealed))
         for average, parameter in zip(averages, parameters, strict=True):
             average.lerp_(parameter.detach(), 1 / k)
         tell(done + k, done + annealed, found.elbo[-1] if found.elbo else math.nan)
@@ -159,6 +160,11 @@ def fit(
     found.gradient, found.gradient_noise = _gradient_noise(elbo, model, guide, parameters)
     guide.eval()
     return found
+
+
+def _elbo(particles: int) -> Trace_ELBO:
+    """Pyro's estimator of the ELBO from so many draws side by side."""
+    return Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=0)
 
 
 def is_flat(elbo: list[float]) -> bool:
@@ -171,7 +177,8 @@ def is_flat(elbo: list[float]) -> bool:
 def _gradient_noise(
     elbo: Trace_ELBO, model: Hierarchy, guide: nn.Module, parameters: list[nn.Parameter]
 ) -> tuple[float, float]:
-    total, square, size = 0.0, 0.0, sum(p.numel() for p in parameters)
+    """Root mean square over the parameters of the mean gradient, and of its sd a step."""
+    square, size = 0.0, sum(p.numel() for p in parameters)
     sums = [torch.zeros_like(p) for p in parameters]
     for _ in range(_NOISE_DRAWS):
         loss = elbo.differentiable_loss(model, guide)
@@ -312,7 +319,7 @@ def _chosen(where: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def seconds_a_step(model: Hierarchy, guide: nn.Module, particles: int) -> float:
     """Time of one gradient of the ELBO."""
-    elbo = Trace_ELBO(num_particles=particles, vectorize_particles=True, max_plate_nesting=0)
+    elbo = _elbo(particles)
     began = time.perf_counter()
     torch.autograd.grad(elbo.differentiable_loss(model, guide), list(guide.parameters()))
     return time.perf_counter() - began
