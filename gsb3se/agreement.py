@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gsb3se.posterior import Draws, Posterior
+from gsb3se.forms import Draws
+from gsb3se.posterior import Posterior
 from gsb3se.simplex import Vector
 
 _LEVELS = np.linspace(0.005, 0.995, 100)  # quantiles whose distances make the Wasserstein distance

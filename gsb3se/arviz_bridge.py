@@ -20,7 +20,7 @@ _GAUSSIAN_DRAWS = 4000
 
 def to_arviz(posterior: Posterior) -> Any:
     """Draws of a posterior as ArviZ's container, with its labels as coordinates."""
-    from gsb3se.posterior import Draws
+    from gsb3se.forms import Draws
 
     form = posterior.form
     if isinstance(form, Draws):

@@ -28,7 +28,7 @@ from gsb3se.simplex import Vector, as_distribution
 
 LARGEST_R_HAT = 1.01
 LEAST_ESS = 400
-DEFAULT_BACKENDS = ("structured", "variational", "laplace", "newton")
+DEFAULT_BACKENDS = ("structured", "amortized", "variational", "laplace", "newton")
 POINT_ESTIMATES = ("bbse", "rlls", "mlls")
 _SECONDS = "seconds_when_made"
 _LONGER, _CAREFUL = 4, 0.99  # draws and acceptance of a second try

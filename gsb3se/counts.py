@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,20 +51,9 @@ class ShiftCounts:
     ) -> None:
         matrix = _confusion_counts(confusion)
         n_classes = matrix.shape[0]
-        target = np.asarray(target)
-        if target.shape != (n_classes,):
-            raise ValueError(
-                f"target must hold {n_classes} counts, one for each class of the {matrix.shape} "
-                f"confusion counts; got shape {target.shape}"
-            )
-        _check_counts(target, "target counts")
-        target = target.astype(np.int64)
-        if target.sum() == 0:
-            raise ValueError("target counts are all zero: expected at least one target prediction")
-        target.flags.writeable = False
         names = tuple(range(n_classes)) if labels is None else as_labels(labels, n_classes)
         object.__setattr__(self, "confusion", matrix)
-        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "target", _target_counts(target, n_classes))
         object.__setattr__(self, "labels", names)
 
     @classmethod
@@ -143,8 +133,10 @@ class ShiftCounts:
         return rates
 
     def with_target(self, target: ArrayLike) -> ShiftCounts:
-        """The same validation counts with another target's predictions."""
-        return ShiftCounts(self.confusion, target, self.labels)
+        """The same validation counts, not copied, with another target's predictions."""
+        other = copy(self)  # what was worked out of the validation counts goes along
+        object.__setattr__(other, "target", _target_counts(target, self.n_classes))
+        return other
 
     def __add__(self, other: object) -> ShiftCounts:
         """Merge counts of the same classes, for streams and shards."""
@@ -224,6 +216,22 @@ def _confusion_counts(confusion: Any) -> sparse.csc_array:
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.flags.writeable = False
     return matrix
+
+
+def _target_counts(target: ArrayLike, n_classes: int) -> NDArray[np.int64]:
+    """Check target counts and keep them from being changed."""
+    given = np.asarray(target)
+    if given.shape != (n_classes,):
+        raise ValueError(
+            f"target must hold {n_classes} counts, one for each class of the "
+            f"{(n_classes, n_classes)} confusion counts; got shape {given.shape}"
+        )
+    _check_counts(given, "target counts")
+    counts = given.astype(np.int64)
+    if counts.sum() == 0:
+        raise ValueError("target counts are all zero: expected at least one target prediction")
+    counts.flags.writeable = False
+    return counts
 
 
 def _check_number_of_classes(n_classes: int) -> None:

@@ -40,6 +40,7 @@ class Status(Enum):
     DIVERGENT = "divergent"
     SEVERAL_MODES = "several modes"
     STRENGTHS_OPEN = "strengths open"
+    UNFAMILIAR = "unfamiliar"
     NOT_A_MAXIMUM = "not a maximum"
     COLLAPSED = "collapsed"
     NOT_CONVERGED = "not converged"
@@ -80,6 +81,10 @@ _TEXTS = {
     Status.STRENGTHS_OPEN: (
         "the validation counts hardly tell how strongly the columns are smoothed: intervals may be "
         "off; collect more validation rows, or compare with backend='hmc'"
+    ),
+    Status.UNFAMILIAR: (
+        "the encoder was not trained on such problems, and its answer may be off: use "
+        "backend='structured'"
     ),
     Status.SEVERAL_MODES: (
         "the posterior has more than one mode, and this Gaussian knows the one it ended at: use "
@@ -171,13 +176,17 @@ class Identifiability:
 
 
 def identifiability(
-    counts: ShiftCounts, directions: tuple[Vector, Matrix] | None = None
+    counts: ShiftCounts,
+    directions: tuple[Vector, Matrix] | None = None,
+    spectrum: bool = True,
 ) -> Identifiability:
     """Say what the counts cannot determine: O(K^3) up to 1,500 classes, sparse beyond.
 
     Args:
         counts: validation and target counts.
         directions: :func:`weak_directions` of the same validation counts, if they are known.
+        spectrum: whether singular values are looked at, which is most of the time; without them
+            their figures are nan.
 
     >>> alike = ShiftCounts([[30, 30], [20, 20]], [60, 40], labels=["cat", "dog"])
     >>> found = identifiability(alike)
@@ -190,9 +199,9 @@ def identifiability(
     squares = np.asarray(counts.confusion.astype(float).power(2).sum(axis=0))
     purity = (squares + (2 * sizes + 1) / n) / (sizes + 1) ** 2
     variance = (1 - purity) / np.maximum(sizes, 1)
-    smallest = largest = noise = 0.0
+    smallest = largest = noise = 0.0 if spectrum else float("nan")
     weakest: tuple[Label, ...] = ()
-    if known.any():
+    if spectrum and known.any():
         values, vectors = weak_directions(counts) if directions is None else directions
         smallest, largest = float(values[-1]), float(values[0])
         errors = np.sqrt(vectors**2 @ variance[known])
@@ -229,17 +238,23 @@ def identifiability(
                 f"({counts.n_classes}): most of the answer is the prior's",
             )
         )
-    if missing:
+    if missing and spectrum:
         smallest = 0.0  # of the whole matrix, whose columns of unseen classes are zero
     return Identifiability(
         smallest,
-        float(largest / smallest) if smallest > _SINGULAR * largest else float("inf"),
+        _ratio(largest, smallest),
         noise,
         weakest,
         missing,
         counts.never_predicted,
         tuple(findings),
     )
+
+
+def _ratio(largest: float, smallest: float) -> float:
+    if np.isnan(smallest):
+        return smallest
+    return float(largest / smallest) if smallest > _SINGULAR * largest else float("inf")
 
 
 def weak_directions(counts: ShiftCounts) -> tuple[Vector, Matrix]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Protocol, overload, runtime_checkable
@@ -26,6 +26,7 @@ BACKENDS = {
     "laplace": ("gsb3se.inference.laplace", "Laplace"),
     "structured": ("gsb3se.inference.structured", "Structured"),
     "variational": ("gsb3se.inference.variational", "Variational"),
+    "amortized": ("gsb3se_amortized.backend", "Amortized"),
 }
 DEFAULT_BACKEND = "structured"
 
@@ -55,6 +56,15 @@ class PreparingBackend(Backend, Protocol):
         ...
 
 
+@runtime_checkable
+class BatchBackend(Backend, Protocol):
+    """A backend that infers many problems at once."""
+
+    def infer_many(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[Posterior]:
+        """The posteriors of all problems, in their order."""
+        ...
+
+
 class InferenceError(RuntimeError):
     """A strict estimate whose status is not ok; the result is in ``posterior``."""
 
@@ -78,6 +88,19 @@ def estimate(
 
 @overload
 def estimate(
+    counts: Sequence[ShiftCounts],
+    graph: LabelGraph | Sequence[LabelGraph] | None = ...,
+    *,
+    targets: None = ...,
+    prior: Prior | None = ...,
+    backend: str | Backend = ...,
+    seed: int | np.random.Generator = ...,
+    strict: bool = ...,
+) -> list[Posterior]: ...
+
+
+@overload
+def estimate(
     counts: ShiftCounts,
     graph: LabelGraph | None = ...,
     *,
@@ -90,8 +113,8 @@ def estimate(
 
 
 def estimate(
-    counts: ShiftCounts,
-    graph: LabelGraph | None = None,
+    counts: ShiftCounts | Sequence[ShiftCounts],
+    graph: LabelGraph | Sequence[LabelGraph] | None = None,
     *,
     targets: Iterable[ArrayLike] | None = None,
     prior: Prior | None = None,
@@ -102,19 +125,21 @@ def estimate(
     """Infer the target class prior q.
 
     Args:
-        counts: validation confusion counts and target prediction counts.
-        graph: which labels are alike; None if nothing is known (the exchangeable graph).
+        counts: validation confusion counts and target prediction counts; or a list of them, which
+            ``backend="amortized"`` infers in one pass.
+        graph: which labels are alike; None if nothing is known (the exchangeable graph). For a
+            list of counts one for all, or as many.
         targets: (K,) target counts, one vector a window, to be inferred in place of the counts'
             own; the work on the validation counts is done once where the backend can.
         prior: the hyper-priors; None for the paper's ``Prior()``.
         backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "structured", "hmc",
-            "newton", "laplace", "variational".
+            "newton", "laplace", "variational", "amortized".
         seed: seed or generator, the only source of randomness.
         strict: raise InferenceError instead of a warning if the status is not ok.
 
     Returns:
-        The posterior; what to know about it is in ``posterior.diagnostics``. With ``targets`` a
-        list of them.
+        The posterior; what to know about it is in ``posterior.diagnostics``. With ``targets``, or
+        for a list of counts, a list of them.
 
     >>> counts = ShiftCounts([[45, 5], [5, 45]], target=[700, 300], labels=["cat", "dog"])
     >>> post = estimate(counts)
@@ -124,19 +149,45 @@ def estimate(
     >>> bool(windows[0].mean[0] > windows[1].mean[0])
     True
     """
-    problem, chosen = Problem(counts, graph, prior), as_backend(backend)
-    rng = np.random.default_rng(seed)
-    if targets is None:
-        return _finished(chosen.infer(problem, rng), problem, strict)
-    windows = [
-        Problem(counts.with_target(target), problem.graph, problem.prior) for target in targets
-    ]
-    if isinstance(chosen, PreparingBackend):
-        source = chosen.prepared(problem)
-        found = (source.infer(window.counts.target, rng) for window in windows)
+    chosen, rng = as_backend(backend), np.random.default_rng(seed)
+    problem = None
+    if isinstance(counts, ShiftCounts) and not isinstance(graph, Sequence):
+        problem = Problem(counts, graph, prior)
+        if targets is None:
+            return _finished(chosen.infer(problem, rng), problem, strict)
+        problems = [
+            Problem(problem.counts.with_target(target), problem.graph, problem.prior)
+            for target in targets
+        ]
     else:
-        found = (chosen.infer(window, rng) for window in windows)
-    return [_finished(post, window, strict) for post, window in zip(found, windows, strict=True)]
+        problems = _problems(counts, graph, prior, targets)
+    found: Iterable[Posterior]
+    if isinstance(chosen, BatchBackend):
+        found = chosen.infer_many(problems, rng)
+    elif problem is not None and isinstance(chosen, PreparingBackend):
+        source = chosen.prepared(problem)
+        found = (source.infer(window.counts.target, rng) for window in problems)
+    else:
+        found = (chosen.infer(one, rng) for one in problems)
+    return [_finished(post, one, strict) for post, one in zip(found, problems, strict=True)]
+
+
+def _problems(
+    counts: ShiftCounts | Sequence[ShiftCounts],
+    graph: LabelGraph | Sequence[LabelGraph] | None,
+    prior: Prior | None,
+    targets: Iterable[ArrayLike] | None,
+) -> list[Problem]:
+    """A problem for each of several counts."""
+    if isinstance(counts, ShiftCounts) or not isinstance(counts, Sequence) or targets is not None:
+        raise TypeError(
+            "counts must be ShiftCounts, or a list of them with one graph or as many and without "
+            f"targets; got {type(counts).__name__} and {type(graph).__name__}"
+        )
+    graphs = list(graph) if isinstance(graph, Sequence) else [graph] * len(counts)
+    if len(graphs) != len(counts):
+        raise ValueError(f"got {len(counts)} counts and {len(graphs)} graphs: as many are needed")
+    return [Problem(one, its, prior) for one, its in zip(counts, graphs, strict=True)]
 
 
 def _finished(posterior: Posterior, problem: Problem, strict: bool) -> Posterior:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from typing import Any, NamedTuple
@@ -17,19 +17,13 @@ from gsb3se.adaptation import importance_weights
 from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
 from gsb3se.files import load_arrays, save_arrays
+from gsb3se.forms import BentNormal, Draws, LogisticNormal, frozen
 from gsb3se.labels import Label, as_labels
 from gsb3se.problem import Problem
-from gsb3se.simplex import Matrix, Vector, as_distribution, softmax
+from gsb3se.simplex import Matrix, Vector, as_distribution
 
-_SUMMARY_PAIRS = 4096  # antithetic pairs behind the summaries of a parametric form
 _ROWS_SHOWN = 25
-
-
-class Shares(NamedTuple):
-    """Draws of the class prior q and, where known, of the predicted shares r = C q; (n, K) each."""
-
-    q: Matrix
-    r: Matrix | None
+_KINDS = {Draws: "draws", LogisticNormal: "logistic-normal", BentNormal: "bent normal"}
 
 
 class WeightSummary(NamedTuple):
@@ -41,111 +35,12 @@ class WeightSummary(NamedTuple):
     high: Vector
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """A posterior as draws.
-
-    Attributes:
-        q: (chains, draws, K).
-        r: the same shape, predicted shares C q of the same draws.
-        others: further draws by name, (chains, draws) each: tau_q, tau_C, alpha, beta, and what
-            the sampler says about each draw.
-    """
-
-    q: NDArray[np.float64]
-    r: NDArray[np.float64] | None = None
-    others: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        q = _frozen(self.q, "q")
-        if q.ndim != 3 or min(q.shape[:2]) < 1 or q.shape[2] < 2:
-            raise ValueError(f"q must be (draws, K) or (chains, draws, K); got {q.shape}")
-        _check_shares(q, "q")
-        object.__setattr__(self, "q", q)
-        if self.r is not None:
-            r = _frozen(self.r, "r")
-            if r.shape != q.shape:
-                raise ValueError(f"r must have the shape of q, {q.shape}; got {r.shape}")
-            _check_shares(r, "r")
-            object.__setattr__(self, "r", r)
-        for name, values in self.others.items():
-            if np.shape(values) != q.shape[:2]:
-                raise ValueError(
-                    f"draws of {name} must be {q.shape[:2]} as those of q; got {np.shape(values)}"
-                )
-
-    @property
-    def n_classes(self) -> int:
-        return self.q.shape[-1]
-
-    def shares(self) -> Matrix:
-        """Every draw of q, chain after chain."""
-        return self.q.reshape(-1, self.n_classes)
-
-    def sample(self, n: int, rng: np.random.Generator) -> Shares:
-        """Draws at random; none twice while there are enough."""
-        q, r = self.shares(), self.r
-        chosen = rng.choice(len(q), n, replace=n > len(q))
-        return Shares(q[chosen], None if r is None else r.reshape(q.shape)[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class LogisticNormal:
-    """A posterior as a Gaussian over theta and, where known, over log r.
-
-    With z ~ N(0, I), q = softmax(mean + factor z) and r = softmax(r_mean + r_factor z).
-
-    Attributes:
-        mean: (K,); factor: (K, d).
-        r_mean: (K,); r_factor: (K, d), or None.
-    """
-
-    mean: Vector
-    factor: Matrix
-    r_mean: Vector | None = None
-    r_factor: Matrix | None = None
-
-    def __post_init__(self) -> None:
-        if np.ndim(self.mean) != 1 or len(self.mean) < 2:
-            raise ValueError(f"theta must be (K,), at least 2; got shape {np.shape(self.mean)}")
-        if np.ndim(self.factor) != 2 or len(self.factor) != len(self.mean):
-            raise ValueError(f"factor must be ({len(self.mean)}, d); got {np.shape(self.factor)}")
-        shapes = {"mean": np.shape(self.mean), "factor": np.shape(self.factor)}
-        shapes |= {"r_mean": shapes["mean"], "r_factor": shapes["factor"]}
-        if (self.r_mean is None) != (self.r_factor is None):
-            raise ValueError("r_mean and r_factor come together")
-        for name, shape in shapes.items():
-            if (value := getattr(self, name)) is None:
-                continue
-            if np.shape(value) != shape:
-                raise ValueError(f"{name} must be {shape}; got {np.shape(value)}")
-            object.__setattr__(self, name, _frozen(value, name))
-
-    @property
-    def n_classes(self) -> int:
-        return len(self.mean)
-
-    def shares(self) -> Matrix:
-        """A fixed set of antithetic draws of q, for summaries."""
-        half = np.random.default_rng(0).standard_normal((_SUMMARY_PAIRS, self.factor.shape[1]))
-        moved = half @ self.factor.T
-        return softmax(self.mean + np.concatenate([moved, -moved]), axis=1)
-
-    def sample(self, n: int, rng: np.random.Generator) -> Shares:
-        """Independent draws."""
-        white = rng.standard_normal((n, self.factor.shape[1]))
-        q = softmax(self.mean + white @ self.factor.T, axis=1)
-        if self.r_mean is None or self.r_factor is None:
-            return Shares(q, None)
-        return Shares(q, softmax(self.r_mean + white @ self.r_factor.T, axis=1))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """The posterior of the target class prior q, the same object whatever made it.
 
     Attributes:
-        form: :class:`Draws` or :class:`LogisticNormal`.
+        form: :class:`Draws`, :class:`LogisticNormal` or :class:`BentNormal`.
         labels: the K class names.
         diagnostics: status, message with a remedy, figures.
         backend: the name of what made it.
@@ -159,7 +54,7 @@ class Posterior:
     >>> low, high = post.interval(0.9)
     """
 
-    form: Draws | LogisticNormal
+    form: Draws | LogisticNormal | BentNormal
     labels: tuple[Label, ...]
     diagnostics: Diagnostics
     backend: str = "unknown"
@@ -171,7 +66,7 @@ class Posterior:
         n = self.form.n_classes
         object.__setattr__(self, "labels", as_labels(self.labels, n))
         if self.confusion_mean is not None:
-            matrix = _frozen(self.confusion_mean, "confusion_mean")
+            matrix = frozen(self.confusion_mean, "confusion_mean")
             if matrix.shape != (n, n):
                 raise ValueError(f"confusion_mean must be ({n}, {n}); got {matrix.shape}")
             object.__setattr__(self, "confusion_mean", matrix)
@@ -218,7 +113,7 @@ class Posterior:
     @classmethod
     def _of(
         cls,
-        form: Draws | LogisticNormal,
+        form: Draws | LogisticNormal | BentNormal,
         labels: Any,
         diagnostics: Diagnostics | None,
         about: Mapping[str, Any],
@@ -241,12 +136,12 @@ class Posterior:
     @cached_property
     def mean(self) -> Vector:
         """(K,) E[q], a distribution."""
-        return _frozen(self._draws.mean(axis=0), "mean")
+        return frozen(self._draws.mean(axis=0), "mean")
 
     @cached_property
     def sd(self) -> Vector:
         """(K,) posterior standard deviations of q."""
-        return _frozen(self._draws.std(axis=0, ddof=1 if len(self._draws) > 1 else 0), "sd")
+        return frozen(self._draws.std(axis=0, ddof=1 if len(self._draws) > 1 else 0), "sd")
 
     def quantile(self, p: ArrayLike) -> NDArray[np.float64]:
         """Quantiles of every q_i: (K,) for a number p, (P, K) for P of them."""
@@ -345,7 +240,7 @@ class Posterior:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        kind = "draws" if isinstance(self.form, Draws) else "logistic-normal"
+        kind = _KINDS[type(self.form)]
         return (
             f"Posterior({self.n_classes} classes, {kind} by {self.backend}, "
             f"status {self.diagnostics.status.value!r})"
@@ -362,12 +257,12 @@ class Posterior:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save to one NPZ file, which loads without the backend that made it."""
         form = self.form
+        arrays: dict[str, Any] = {"form": _KINDS[type(form)]}
         if isinstance(form, Draws):
-            arrays: dict[str, Any] = {"form": "draws", "q": form.q, "r": form.r}
+            arrays |= {"q": form.q, "r": form.r}
             arrays |= {f"draws_{name}": value for name, value in form.others.items()}
         else:
-            arrays = {"form": "logistic-normal", "mean": form.mean, "factor": form.factor}
-            arrays |= {"r_mean": form.r_mean, "r_factor": form.r_factor}
+            arrays |= vars(form)
         arrays["confusion_mean"] = self.confusion_mean
         about = {
             "backend": self.backend,
@@ -414,28 +309,13 @@ def square_root(covariance: Matrix) -> Matrix:
     return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def _frozen(values: Any, name: str) -> NDArray[np.float64]:
-    """A copy in floats that nobody can change; every number finite."""
-    array = np.array(values)
-    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite numbers")
-    array = array.astype(float)
-    array.flags.writeable = False
-    return array
-
-
-def _check_shares(draws: NDArray[np.float64], name: str) -> None:
-    if (draws < 0).any() or (np.abs(draws.sum(axis=-1) - 1) > 1e-6).any():
-        raise ValueError(f"every draw of {name} must be non-negative and sum to one")
-
-
 def _tails(level: float) -> tuple[float, float]:
     if not isinstance(level, Real) or not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, for instance 0.9; got {level!r}")
     return (1 - level) / 2, (1 + level) / 2
 
 
-def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal:
+def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentNormal:
     if arrays["form"] == "draws":
         prefix = "draws_"
         others = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
@@ -443,6 +323,9 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal:
     if arrays["form"] == "logistic-normal":
         r_mean, r_factor = arrays.get("r_mean"), arrays.get("r_factor")
         return LogisticNormal(arrays["mean"], arrays["factor"], r_mean, r_factor)
+    if arrays["form"] == _KINDS[BentNormal]:
+        needed = {k: arrays[k] for k in ("centre", "scale", "skew", "tail", "factor")}
+        return BentNormal(**needed, rows=arrays.get("rows"), row_sd=arrays.get("row_sd"))
     raise ValueError(f"unknown form {str(arrays['form'])!r}")
 
 

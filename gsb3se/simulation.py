@@ -77,16 +77,26 @@ def simulate(
         )
     alpha, beta = (0.0, 0.0) if prior.anchor_sd is None else rng.normal(0, prior.anchor_sd, 2)
     theta = graph.sample_fields(1, rng)[:, 0] / np.sqrt(tau.q)
-    phi = graph.sample_fields(n_classes, rng) / np.sqrt(tau.C)
-    if prior.is_anchored:
-        phi.reshape(-1)[:: n_classes + 1] += alpha
-        Pattern.of(graph.weights).add_to(phi, beta)
-    phi -= phi.mean(axis=0)
+    phi = draw_columns(graph, tau.C, alpha, beta, n_classes, rng)
     latents = Latents(theta, phi, float(alpha), float(beta))
     confusion = latents.confusion
     columns = rng.multinomial(sizes, confusion.T).T
     target = rng.multinomial(n_target, latents.q @ confusion.T)
     return Simulation(ShiftCounts(columns, target, graph.labels), latents, tau)
+
+
+def draw_columns(
+    graph: LabelGraph, tau_C: float, alpha: float, beta: float, n: int, rng: np.random.Generator
+) -> Matrix:
+    """(K, n) draws of N(mu_i, (tau_C L)^+), mu_i = alpha e_i + beta W[:, i], centred.
+
+    With alpha = beta = 0 there may be any number of them, otherwise there are K.
+    """
+    phi = graph.sample_fields(n, rng) / np.sqrt(tau_C)
+    if alpha or beta:
+        phi.reshape(-1)[:: graph.n_classes + 1] += alpha
+        Pattern.of(graph.weights).add_to(phi, beta)
+    return phi - phi.mean(axis=0)
 
 
 class ClassifierCase(NamedTuple):

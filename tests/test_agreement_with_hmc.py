@@ -26,6 +26,7 @@ LIMITS = {
     "hmc": Tolerance(0.1, 0.3, (0.85, 1.18)),
     "structured": Tolerance(0.08, 0.3, (0.88, 1.14)),
     "variational": Tolerance(0.1, 0.45, (0.8, 1.2)),
+    "amortized": Tolerance(0.3, 0.9, (0.6, 1.5)),
     "laplace": Tolerance(0.4, 0.9, (0.6, 1.5)),
     "newton": Tolerance(0.45, 1.2, (0.55, 1.6)),
 }

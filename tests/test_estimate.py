@@ -5,6 +5,7 @@ import pytest
 
 import gsb3se as gs
 from gsb3se.estimate import BACKENDS, as_backend
+from gsb3se_amortized import Amortized
 
 SMALL = {
     "hmc": gs.HMC(chains=2, warmup=200, draws=200, progress=False),
@@ -12,6 +13,7 @@ SMALL = {
     "laplace": gs.Laplace(),
     "structured": gs.Structured(),
     "variational": gs.Variational(draws=400, layers=1, max_steps=300, progress=False),
+    "amortized": Amortized(),
 }
 
 GOOD = np.array([[90, 5, 5], [5, 90, 5], [5, 5, 90]])

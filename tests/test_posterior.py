@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from gsb3se import Diagnostics, Posterior, Status
 from gsb3se.errors import MissingExtra
-from gsb3se.posterior import LogisticNormal
+from gsb3se.forms import LogisticNormal
 
 LABELS = ("cat", "dog", "eel")
 

@@ -11,6 +11,7 @@ from gsb3se.cli.compare import compare
 from gsb3se.cli.demo import demo
 from gsb3se.cli.estimate import estimate
 from gsb3se.cli.graph import graph
+from gsb3se.cli.train import train
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,3 +28,4 @@ main.add_command(estimate)
 main.add_command(baselines)
 main.add_command(compare)
 main.add_command(graph)
+main.add_command(train)

@@ -8,10 +8,11 @@ import numpy as np
 
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import as_whole_number
+from gsb3se.forms import LogisticNormal
 from gsb3se.inference.blocks import GaussianBlocks, NotPositiveDefinite, gaussian_blocks
 from gsb3se.inference.newton import find_mode, marginal_tau
 from gsb3se.model import Latents, Strengths, log_joint
-from gsb3se.posterior import LogisticNormal, Posterior
+from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Vector
 

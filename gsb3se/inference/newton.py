@@ -10,6 +10,7 @@ import numpy as np
 
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import as_whole_number
+from gsb3se.forms import LogisticNormal
 from gsb3se.inference.blocks import GaussianBlocks, NotPositiveDefinite, gaussian_blocks
 from gsb3se.inference.coordinates import likely_anchor, likely_prior, smoothed_rates
 from gsb3se.inference.preconditioner import FisherPreconditioner
@@ -21,7 +22,7 @@ from gsb3se.model import (
     log_joint_and_gradient,
     tau_conditionals,
 )
-from gsb3se.posterior import LogisticNormal, Posterior
+from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import centred_log
 

@@ -190,8 +190,17 @@ class Source:
     def __repr__(self) -> str:
         return f"Source({self.problem.n_classes} classes, {self.seconds:.2f} s)"
 
-    def infer(self, target: ArrayLike, seed: int | np.random.Generator = 0) -> Posterior:
-        """The posterior of a target from its (K,) counts of predictions."""
+    def infer(
+        self,
+        target: ArrayLike,
+        seed: int | np.random.Generator = 0,
+        likely: Vector | None = None,
+    ) -> Posterior:
+        """The posterior of a target from its (K,) counts of predictions.
+
+        Args:
+            likely: (K,) a guess of its shares to start from, of another backend say.
+        """
         rng = np.random.default_rng(seed)
         began = time.perf_counter()
         counts = self.problem.counts.with_target(target)
@@ -201,7 +210,7 @@ class Source:
             and self.columns.sizes.max() <= _SINGLE_PRECISION[1]
         )
         spread = self.spread
-        middle = TargetDensity(problem, _typed(spread.middle, small))
+        middle = TargetDensity(problem, _typed(spread.middle, small), likely=likely)
         told = [
             tuple(
                 TargetDensity(problem, _typed(side, small), middle.frame).frame.log_evidence

@@ -88,10 +88,21 @@ class Sampled:
 class TargetDensity:
     """The density of one target given the columns' laws."""
 
-    def __init__(self, problem: Problem, laws: ColumnLaws, near: Frame | None = None) -> None:
-        """``near``: the frame of the same target under similar laws, whose tau_q is taken over."""
+    def __init__(
+        self,
+        problem: Problem,
+        laws: ColumnLaws,
+        near: Frame | None = None,
+        likely: Vector | None = None,
+    ) -> None:
+        """Find where the density is.
+
+        Args:
+            near: the frame of the same target under similar laws, whose tau_q is taken over.
+            likely: (K,) a guess of q to start from; None for that of a few steps of EM.
+        """
         self.problem, self.laws = problem, laws
-        self.likely = likely_shares(laws.mean, problem.target)
+        self.likely = likely_shares(laws.mean, problem.target) if likely is None else likely
         self.rows = TargetRows(laws, problem.target, self.likely)
         self.shape = problem.tau_shapes[0]
         self._laplacian = problem.graph.laplacian

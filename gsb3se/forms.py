@@ -1,0 +1,204 @@
+"""The forms a posterior has: draws, a Gaussian over the log shares, or a bent one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gsb3se.simplex import Matrix, Vector, softmax
+
+_SUMMARY_PAIRS = 4096  # antithetic pairs behind the summaries of a parametric form
+_BENT_PAIRS, _FEWER_BENT_PAIRS, _MANY = 1024, 512, 300  # of a bent one, and beyond so many classes
+
+
+class Shares(NamedTuple):
+    """Draws of the class prior q and, where known, of the predicted shares r = C q; (n, K) each."""
+
+    q: Matrix
+    r: Matrix | None
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """A posterior as draws.
+
+    Attributes:
+        q: (chains, draws, K).
+        r: the same shape, predicted shares C q of the same draws.
+        others: further draws by name, (chains, draws) each: tau_q, tau_C, alpha, beta, and what
+            the sampler says about each draw.
+    """
+
+    q: NDArray[np.float64]
+    r: NDArray[np.float64] | None = None
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        q = frozen(self.q, "q")
+        if q.ndim != 3 or min(q.shape[:2]) < 1 or q.shape[2] < 2:
+            raise ValueError(f"q must be (draws, K) or (chains, draws, K); got {q.shape}")
+        _check_shares(q, "q")
+        object.__setattr__(self, "q", q)
+        if self.r is not None:
+            r = frozen(self.r, "r")
+            if r.shape != q.shape:
+                raise ValueError(f"r must have the shape of q, {q.shape}; got {r.shape}")
+            _check_shares(r, "r")
+            object.__setattr__(self, "r", r)
+        for name, values in self.others.items():
+            if np.shape(values) != q.shape[:2]:
+                raise ValueError(
+                    f"draws of {name} must be {q.shape[:2]} as those of q; got {np.shape(values)}"
+                )
+
+    @property
+    def n_classes(self) -> int:
+        return self.q.shape[-1]
+
+    def shares(self) -> Matrix:
+        """Every draw of q, chain after chain."""
+        return self.q.reshape(-1, self.n_classes)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Shares:
+        """Draws at random; none twice while there are enough."""
+        q, r = self.shares(), self.r
+        chosen = rng.choice(len(q), n, replace=n > len(q))
+        return Shares(q[chosen], None if r is None else r.reshape(q.shape)[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticNormal:
+    """A posterior as a Gaussian over theta and, where known, over log r.
+
+    With z ~ N(0, I), q = softmax(mean + factor z) and r = softmax(r_mean + r_factor z).
+
+    Attributes:
+        mean: (K,); factor: (K, d).
+        r_mean: (K,); r_factor: (K, d), or None.
+    """
+
+    mean: Vector
+    factor: Matrix
+    r_mean: Vector | None = None
+    r_factor: Matrix | None = None
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.mean) != 1 or len(self.mean) < 2:
+            raise ValueError(f"theta must be (K,), at least 2; got shape {np.shape(self.mean)}")
+        if np.ndim(self.factor) != 2 or len(self.factor) != len(self.mean):
+            raise ValueError(f"factor must be ({len(self.mean)}, d); got {np.shape(self.factor)}")
+        shapes = {"mean": np.shape(self.mean), "factor": np.shape(self.factor)}
+        shapes |= {"r_mean": shapes["mean"], "r_factor": shapes["factor"]}
+        if (self.r_mean is None) != (self.r_factor is None):
+            raise ValueError("r_mean and r_factor come together")
+        for name, shape in shapes.items():
+            if (value := getattr(self, name)) is None:
+                continue
+            if np.shape(value) != shape:
+                raise ValueError(f"{name} must be {shape}; got {np.shape(value)}")
+            object.__setattr__(self, name, frozen(value, name))
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.mean)
+
+    def shares(self) -> Matrix:
+        """A fixed set of antithetic draws of q, for summaries."""
+        half = np.random.default_rng(0).standard_normal((_SUMMARY_PAIRS, self.factor.shape[1]))
+        moved = half @ self.factor.T
+        return softmax(self.mean + np.concatenate([moved, -moved]), axis=1)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Shares:
+        """Independent draws."""
+        white = rng.standard_normal((n, self.factor.shape[1]))
+        q = softmax(self.mean + white @ self.factor.T, axis=1)
+        if self.r_mean is None or self.r_factor is None:
+            return Shares(q, None)
+        return Shares(q, softmax(self.r_mean + white @ self.r_factor.T, axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class BentNormal:
+    """A posterior as a Gaussian over the log shares, bent class by class.
+
+    With z ~ N(0, I) and w = factor z, q = softmax(x), x_i = centre_i + scale_i bend_i(w_i), where
+    bend(w) = (sinh(tail asinh(w) + skew) - sinh(skew)) / (tail cosh(skew)) rises, is 0 at 0 and has
+    slope one there. The predicted shares given q are r = rows q, each times exp(row_sd noise),
+    brought to the sum one.
+
+    Attributes:
+        centre, scale, skew, tail: (K,); factor: (K, d).
+        rows: (K, K) and row_sd: (K,), or None.
+    """
+
+    centre: Vector
+    scale: Vector
+    skew: Vector
+    tail: Vector
+    factor: Matrix
+    rows: Matrix | None = None
+    row_sd: Vector | None = None
+
+    def __post_init__(self) -> None:
+        n = len(np.atleast_1d(self.centre))
+        if np.ndim(self.factor) != 2 or len(self.factor) != n or n < 2:
+            raise ValueError(f"factor must be ({n}, d), K at least 2; got {np.shape(self.factor)}")
+        object.__setattr__(self, "factor", frozen(self.factor, "factor"))
+        for name in ("centre", "scale", "skew", "tail"):
+            if np.shape(getattr(self, name)) != (n,):
+                raise ValueError(f"{name} must be ({n},); got {np.shape(getattr(self, name))}")
+            object.__setattr__(self, name, frozen(getattr(self, name), name))
+        if not (self.scale > 0).all() or not (self.tail > 0).all():
+            raise ValueError("scale and tail must be positive")
+        if self.rows is None or self.row_sd is None:
+            if self.rows is not self.row_sd:
+                raise ValueError("rows and row_sd come together")
+            return
+        if np.shape(self.rows) != (n, n) or np.shape(self.row_sd) != (n,):
+            raise ValueError(f"rows must be ({n}, {n}) and row_sd ({n},)")
+        object.__setattr__(self, "rows", frozen(self.rows, "rows"))
+        object.__setattr__(self, "row_sd", frozen(self.row_sd, "row_sd"))
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.centre)
+
+    def shares(self) -> Matrix:
+        """A fixed set of antithetic draws of q, for summaries."""
+        pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
+        half = np.random.default_rng(0).standard_normal((pairs, self.factor.shape[1]))
+        moved = half @ self.factor.T
+        return self._bent(np.concatenate([moved, -moved]))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Shares:
+        """Independent draws."""
+        white = rng.standard_normal((n, self.factor.shape[1]))
+        q = self._bent(white @ self.factor.T)
+        if self.rows is None or self.row_sd is None:
+            return Shares(q, None)
+        r = q @ self.rows.T * np.exp(self.row_sd * rng.standard_normal(q.shape))
+        return Shares(q, r / r.sum(axis=1, keepdims=True))
+
+    def _bent(self, white: Matrix) -> Matrix:
+        stretched = np.sinh(self.tail * np.arcsinh(white) + self.skew) - np.sinh(self.skew)
+        slope = self.scale / (self.tail * np.cosh(self.skew))
+        return softmax(self.centre + slope * stretched, axis=1)
+
+
+def frozen(values: Any, name: str) -> NDArray[np.float64]:
+    """A copy in floats that nobody can change; every number finite."""
+    array = np.array(values)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers")
+    array = array.astype(float)
+    array.flags.writeable = False
+    return array
+
+
+def _check_shares(draws: NDArray[np.float64], name: str) -> None:
+    if (draws < 0).any() or (np.abs(draws.sum(axis=-1) - 1) > 1e-6).any():
+        raise ValueError(f"every draw of {name} must be non-negative and sum to one")

@@ -1,0 +1,127 @@
+"""Checkpoints: an encoder's weights as safetensors, with a card that says where they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from gsb3se.errors import some_of
+from gsb3se.files import write_atomically
+from gsb3se_amortized.encoder import Encoder
+from gsb3se_amortized.simulator import Ranges
+
+FORMAT_VERSION = 1
+WEIGHTS = Path(__file__).parent / "weights"
+DEFAULT = "base"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A trained encoder and what it knows about itself.
+
+    Attributes:
+        encoder: in evaluation mode.
+        ranges: what it was trained on.
+        typical: summaries of simulated problems, to tell others from: see
+            :mod:`gsb3se_amortized.familiarity`; empty if they were not taken.
+        card: command, seed, steps, date, measured figures.
+    """
+
+    encoder: Encoder
+    ranges: Ranges
+    typical: Mapping[str, Tensor] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        tensors = {f"encoder.{k}": v.contiguous() for k, v in self.encoder.state_dict().items()}
+        tensors |= {f"typical.{k}": v.contiguous() for k, v in self.typical.items()}
+        metadata = {
+            "kind": "gsb3se encoder",
+            "version": FORMAT_VERSION,
+            "settings": self.encoder.settings,
+            "ranges": asdict(self.ranges),
+            "card": dict(self.card),
+        }
+        content = save(tensors, {"gsb3se": json.dumps(metadata)})
+        write_atomically(path, lambda file: file.write(content))
+
+
+def find(name: str | os.PathLike[str]) -> Path:
+    """The file of a checkpoint that ships with the package, by its name, or a path as it is."""
+    shipped = {path.stem: path for path in sorted(WEIGHTS.glob("*.safetensors"))}
+    if str(name) in shipped:
+        return shipped[str(name)]
+    path = Path(name)
+    if path.is_file():
+        return path
+    raise ValueError(
+        f"no checkpoint {str(name)!r}: expected the name of one that ships with the package "
+        f"({some_of(list(shipped)) or 'there is none'}) or the path of a file that gsb3se train "
+        "wrote"
+    )
+
+
+def load(name: str | os.PathLike[str] = DEFAULT, device: str | torch.device = "cpu") -> Checkpoint:
+    """Load a checkpoint by name or path onto a device; the same one is loaded once."""
+    path = find(name)
+    return _load(path, path.stat().st_mtime_ns, str(check_device(device)))
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """A device that is there."""
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be such as 'cpu' or 'cuda'; got {device!r}") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device: use 'cpu'")
+    return chosen
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, modified: int, device: str) -> Checkpoint:
+    tensors, metadata = read_tensors(path, "gsb3se encoder", device)
+    if metadata["version"] > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {metadata['version']} and this gsb3se reads up to "
+            f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
+        )
+    try:
+        encoder = Encoder(**metadata["settings"])
+        encoder.load_state_dict(part(tensors, "encoder."))
+        ranges = Ranges(**{k: tuple(v) for k, v in metadata["ranges"].items()})
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged or of another encoder: {error}") from None
+    encoder.to(device).eval().requires_grad_(False)
+    return Checkpoint(encoder, ranges, part(tensors, "typical."), metadata["card"])
+
+
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def read_tensors(
+    path: Path, kind: str, device: str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a safetensors file of ours; safetensors hold no code."""
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = json.loads((file.metadata() or {}).get("gsb3se", "{}"))
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+    if metadata.get("kind") != kind:
+        raise ValueError(f"{path} holds no {kind}: its kind is {metadata.get('kind')!r}")
+    return tensors, metadata

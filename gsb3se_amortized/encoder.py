@@ -1,0 +1,316 @@
+"""The encoder: validation counts, label graph and target counts to a posterior, in one pass.
+
+After the columns (:mod:`gsb3se_amortized.columns`) every window is solved by layers that know the
+problem. Each computes at the present x = log q the predicted shares r = C q, the residual of the
+target counts, its projection back to the classes and the force of the Laplacian, which together are
+the natural gradient of the hierarchy's log density, and moves x along it by a learned step, with
+hidden messages along the same ways. Between two groups of layers stands one full Newton step in
+double precision, whose matrix becomes the posterior's precision; the last layers say how the
+posterior differs from that Gaussian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from gsb3se_amortized.batch import Batch
+from gsb3se_amortized.columns import HEADS, ColumnEncoder, Columns, dense_counts, global_features
+from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.similarity import Similarity
+
+_STATE_FEATURES = 12
+_MESSAGES = 8
+_EM_STEPS = 12
+_LARGEST_STEP = 3.0  # of x in a layer
+_LARGEST_MOVE = 4.0  # of the Newton step, in sds
+_LEAST_PRECISION = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A batch's sources, encoded: all that its windows need to know of them."""
+
+    columns: Columns
+    similar: Similarity
+    laplacian: Tensor
+    known: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The present answer for every window: x and hidden state, (S, K, W) and (S, K, W, H)."""
+
+    x: Tensor
+    hidden: Tensor
+    log_tau: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Physics:
+    """The hierarchy at x, each (S, K, W): shares, information, forces and features of them."""
+
+    q: Tensor
+    r: Tensor
+    noise: Tensor
+    force: Tensor
+    precision: Tensor
+    features: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """A Newton step and its Gaussian: x (S, K, W), sd (S, K, W), factor (S, W, K, K)."""
+
+    x: Tensor
+    move: Tensor
+    sd: Tensor
+    factor: Tensor
+
+
+class Encoder(nn.Module):
+    """Counts and label graph to :class:`BentNormal` posteriors of every window.
+
+    Args:
+        width: of the labels' embeddings and hidden states.
+        cell_width: of the network over the cells.
+        before, after: layers before and after the Newton step.
+    """
+
+    def __init__(
+        self, width: int = 40, cell_width: int = 24, before: int = 3, after: int = 3
+    ) -> None:
+        super().__init__()
+        if width % HEADS:
+            raise ValueError(f"width must be a multiple of {HEADS}; got {width}")
+        self.settings = {
+            "width": width,
+            "cell_width": cell_width,
+            "before": before,
+            "after": after,
+        }
+        self.columns = ColumnEncoder(width, cell_width)
+        self.before = nn.ModuleList(Layer(width, 0) for _ in range(before))
+        self.after = nn.ModuleList(Layer(width, 2) for _ in range(after))
+        self.enter = nn.Linear(width, width)
+        self.strength = nn.Linear(width, 1)
+        self.precision = nn.Linear(width, 2)
+        self.head = nn.Linear(width, 4)
+        self.importance = nn.Linear(width, 1)  # for training alone: the expected log weight
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch) -> tuple[BentNormal, Columns]:
+        """Posteriors (S, W, K) of a batch, and what was found about its columns."""
+        source = self.encode(batch)
+        return self.infer(source, batch.targets), source.columns
+
+    def encode(self, batch: Batch) -> Source:
+        """The first half, which does not look at targets."""
+        similar = Similarity.of(batch)
+        sizes = dense_counts(batch).sum(dim=1)
+        return Source(
+            self.columns(batch, similar),
+            similar,
+            similar.dense_laplacian(),
+            global_features(batch, sizes),
+        )
+
+    def infer(self, source: Source, targets: Tensor) -> BentNormal:
+        """The posteriors of targets (S, W, K)."""
+        mask = source.similar.mask[:, :, None]
+        counts = targets.movedim(1, 2).to(source.columns.mean.dtype)
+        x = likely_log_shares(source.columns.mean.detach(), counts, mask)
+        hidden = self.enter(source.columns.nodes)[:, :, None].expand(*x.shape, -1)
+        quadratic = (x * source.similar.laplacian(x)).sum(dim=1)
+        n = mask.sum(dim=1)
+        log_tau = ((1 + (n - 1) / 2) / (1 + quadratic / 2)).log()
+        state = State(x, hidden, log_tau)
+        for layer in self.before:
+            state = layer(source, counts, state)
+        pooled = (state.hidden * mask[..., None]).sum(dim=1) / n[..., None]
+        state = State(
+            state.x, state.hidden, state.log_tau + self.strength(pooled)[..., 0].clamp(-3, 3)
+        )
+        found = self._newton(source, counts, state)
+        state = State(found.x, state.hidden, state.log_tau)
+        extra = torch.stack([found.sd.log() / 2, found.move / found.sd], dim=-1)
+        for layer in self.after:
+            state = layer(source, counts, state, extra)
+        return self._posterior(state, found, mask)
+
+    def _posterior(self, state: State, found: Gaussian, mask: Tensor) -> BentNormal:
+        told = self.head(state.hidden).double()
+        sd = found.sd.double()
+        centre = state.x.double() + sd * 2 * torch.tanh(told[..., 0])
+        scale = sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
+        skew = 1.5 * torch.tanh(told[..., 2])
+        tail = torch.exp(0.7 * torch.tanh(told[..., 3]))
+        there = mask.movedim(1, 2).expand(*sd.movedim(1, 2).shape)
+        centre, scale, skew, tail = (p.movedim(1, 2) for p in (centre, scale, skew, tail))
+        return BentNormal(centre, scale, skew, tail, found.factor, there)
+
+    def _newton(self, source: Source, counts: Tensor, state: State) -> Gaussian:
+        """One Newton step with the exact Gauss-Newton matrix, and the Gaussian there.
+
+        With E = diag(r / n' + sum_i q_i^2 v_i), M = Q C'E^-1 C Q and N the columns' effective
+        sizes, the information on log q is A = (M^-1 - N^-1)^-1 = N (N - M)^-1 N - N: what the
+        columns' sums being one takes from the noise. To it come tau_q L and a learned diagonal.
+        """
+        found = physics(source, counts, state)
+        more = softplus(self.precision(state.hidden) - 4)
+        mask = source.similar.mask[:, None, :]  # (S, 1, K)
+        q, r, x = (part.movedim(1, 2).double() for part in (found.q, found.r, state.x))
+        noise = (found.noise * (1 + more[..., 0])).movedim(1, 2).double()
+        total = counts.sum(dim=1).double()[..., None].clamp_min(1.0)
+        residual = counts.movedim(1, 2).double() / total - r
+        mean = source.columns.mean.double()[:, None]
+        root = source.columns.noise.double()[:, None].sqrt()  # N^-1/2
+        weighted = mean * (q * root)[..., None, :] / noise.sqrt()[..., None]
+        identity = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
+        inner = (1 + 1e-9) * identity - weighted.mT @ weighted
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
+        score = weighted.mT @ (residual / noise.sqrt())[..., None]
+        score = (inverse @ score)[..., 0] / root
+        tau = state.log_tau.exp().double()[..., None]
+        laplacian = source.laplacian[:, None]
+        force = score - tau * (laplacian @ x[..., None])[..., 0]
+        sizes = root.reciprocal().square()
+        outer = (root[..., None] * root[..., None, :]).reciprocal()
+        stiff = tau * laplacian.diagonal(dim1=-2, dim2=-1)
+        diagonal = inverse.diagonal(dim1=-2, dim2=-1) * sizes - sizes + stiff
+        added = more[..., 1].movedim(1, 2).double() * diagonal - sizes + 1e-6
+        whole = torch.addcmul(tau[..., None] * laplacian, inverse, outer)
+        whole = whole + torch.diag_embed(torch.where(mask, added, 1.0 - sizes))
+        factor = torch.linalg.cholesky(whole)
+        covariance = torch.cholesky_inverse(factor)
+        move = (covariance @ torch.where(mask, force, 0.0)[..., None])[..., 0]
+        ones = mask.to(whole.dtype)[..., None]
+        level = (ones * (whole @ ones)).sum(dim=-2)
+        variance = covariance.diagonal(dim1=-2, dim2=-1) - 1 / level
+        sd = torch.where(mask, variance.clamp_min(1e-10).sqrt(), 1.0)
+        move = _LARGEST_MOVE * sd * torch.tanh(move / (_LARGEST_MOVE * sd))
+        factor = sd[..., None] * factor
+        x, move, sd = (p.movedim(1, 2).to(state.x.dtype) for p in (x + move, move, sd))
+        return Gaussian(x, move, sd, factor)
+
+
+class Layer(nn.Module):
+    """One step of the learned flow."""
+
+    def __init__(self, width: int, extra: int) -> None:
+        super().__init__()
+        self.send = nn.Linear(width, 3 * _MESSAGES)
+        self.own = nn.Linear(width + _STATE_FEATURES + extra + 3 * _MESSAGES, 2 * width)
+        self.node = nn.Linear(width, 2 * width, bias=False)
+        self.window = nn.Linear(3 * width + 6, 2 * width, bias=False)
+        self.out = nn.Linear(2 * width, width)
+        self.step = nn.Linear(width, 3)
+        nn.init.zeros_(self.step.weight)
+        nn.init.zeros_(self.step.bias)
+
+    def forward(
+        self, source: Source, counts: Tensor, state: State, extra: Tensor | None = None
+    ) -> State:
+        found = physics(source, counts, state)
+        mask = source.similar.mask[:, :, None, None]
+        mean = source.columns.mean
+        back, forth, beside = self.send(state.hidden).split(_MESSAGES, dim=-1)
+        q, r = found.q[..., None], found.r[..., None]
+        told = [
+            _along(mean.mT, back),
+            _along(mean, q * forth) / r,
+            _beside(source.similar, beside),
+        ]
+        parts = [state.hidden, found.features, *told]
+        own = self.own(torch.cat(parts if extra is None else [*parts, extra], dim=-1))
+        plain = (state.hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        weighted = (state.hidden * q).sum(dim=1)
+        windows = plain.shape[1]
+        known = torch.cat([source.columns.context, source.known], dim=-1)
+        known = known[:, None].expand(-1, windows, -1)
+        size = counts.sum(dim=1)[..., None].log1p() / 8
+        strength = state.log_tau[..., None] / 3
+        context = self.window(torch.cat([plain, weighted, known, size, strength], dim=-1))
+        node = self.node(source.columns.nodes)[:, :, None]
+        moved = self.out(torch.relu(own + node + context[:, None]))
+        hidden = (state.hidden + moved) * mask
+        gate, shift, tighter = self.step(hidden).unbind(dim=-1)
+        step = torch.sigmoid(gate) * found.force / found.precision
+        step = step + 2 * torch.tanh(shift) * found.precision.rsqrt()
+        x = state.x + step.clamp(-_LARGEST_STEP, _LARGEST_STEP)
+        change = (tighter * mask[..., 0]).sum(dim=1) / mask[..., 0].sum(dim=1)
+        return State(x, hidden, state.log_tau + change.clamp(-2, 2))
+
+
+def physics(source: Source, counts: Tensor, state: State) -> Physics:
+    """The hierarchy's forces at x, the columns by their mean and variance."""
+    columns, similar, x = source.columns, source.similar, state.x
+    mask = similar.mask[:, :, None]
+    q = torch.softmax(torch.where(mask, x, -torch.inf), dim=1)
+    total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
+    r = (columns.mean @ q).clamp_min(1e-12)
+    noise = r / total + columns.variance @ q.square()
+    z = (counts / total - r) / noise
+    score = q * (columns.mean.mT @ z)
+    score = score - q * score.sum(dim=1, keepdim=True)
+    information = q.square() * (columns.square.mT @ noise.reciprocal())
+    # The noise depends on q too: what log N(residual; 0, noise) gains by moving it.
+    wider = q.square() * (columns.variance.mT @ (z.square() - noise.reciprocal()))
+    tau = state.log_tau.exp()[:, None]
+    pull = tau * similar.laplacian(x)
+    stiffness = tau * similar.degrees[..., None]
+    precision = information + stiffness + _LEAST_PRECISION
+    force = score - pull
+    root = precision.sqrt()
+    features = torch.stack(
+        [
+            (total * q).clamp_min(1e-3).log() / 4,
+            _tamed(force / root),
+            _tamed(score / root),
+            _tamed(pull / root),
+            _tamed(wider / root),
+            precision.log() / 4,
+            (information / precision),
+            _tamed(z * noise.sqrt()),
+            counts.log1p() / 4,
+            (total * r).log1p() / 4,
+            (noise * total / r).log() / 3,
+            _tamed(pull / stiffness),
+        ],
+        dim=-1,
+    )
+    return Physics(q, r, noise, force, precision, features)
+
+
+def likely_log_shares(mean: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
+    """(S, K, W) where to start: a few steps of EM on the columns' means, classes without counts
+    at half a prediction."""
+    n = mask.sum(dim=1, keepdim=True)
+    total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
+    q = (mask / n).to(counts.dtype).expand_as(counts)
+    shares = counts / total
+    for _ in range(_EM_STEPS):
+        r = (mean @ q).clamp_min(1e-12)
+        q = q * (mean.mT @ (shares / r))
+    x = torch.where(mask, (q + 0.5 / (total + n)).log(), 0.0)
+    return torch.where(mask, x - x.sum(dim=1, keepdim=True) / n, 0.0)
+
+
+def _along(matrix: Tensor, messages: Tensor) -> Tensor:
+    """A product with the columns (S, K, K) for messages (S, K, W, C)."""
+    return (matrix @ messages.flatten(2)).reshape(messages.shape)
+
+
+def _beside(similar: Similarity, messages: Tensor) -> Tensor:
+    """Means over similar labels."""
+    told = (similar @ messages.flatten(2)).reshape(messages.shape)
+    return told / similar.degrees[..., None, None]
+
+
+def _tamed(x: Tensor) -> Tensor:
+    """Near zero x, far away its logarithm."""
+    return torch.asinh(x) / 2

@@ -1,0 +1,103 @@
+"""Is a problem like those the encoder was trained on?
+
+A few figures sum a problem up: how often the classifier is right and how unequally so over the
+classes, how many cells it spreads over, whether it errs towards similar labels, and how well the
+posterior explains the target counts. Simulated problems give their mean and covariance, one of each
+for either prior; a problem farther out than all but one in a thousand of them is unlike them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from gsb3se_amortized.batch import Batch
+from gsb3se_amortized.columns import dense_counts
+from gsb3se_amortized.encoder import Encoder, Source
+from gsb3se_amortized.family import BentNormal
+
+_LEVEL = 0.999  # of the simulated problems are no farther out than the limit
+
+
+def summaries(batch: Batch, source: Source, posterior: BentNormal) -> Tensor:
+    """(S, W, 9) figures of every window."""
+    cells = dense_counts(batch)
+    sizes, right = cells.sum(dim=1), cells.diagonal(dim1=1, dim2=2)
+    mask = batch.mask
+    known = (sizes > 0) & mask
+    n_known = known.sum(dim=1).clamp_min(1)
+    share = torch.where(known, (right + 0.5) / (sizes + 1), 0.0)
+    usual = share.sum(dim=1) / n_known
+    spread = torch.where(known, (share - usual[:, None]).square(), 0.0).sum(dim=1) / n_known
+    wrong = (sizes - right).sum(dim=1)
+    n = batch.widest
+    beside = torch.zeros_like(cells).reshape(-1, n)
+    beside[batch.edges[0], batch.edges[1] % n] = 1.0
+    near = (beside.reshape(cells.shape) * cells).sum(dim=(1, 2))
+    filled = (cells > 0).sum(dim=(1, 2)) / n_known
+    labels = sizes.sum(dim=1) / batch.sizes
+    of_source = torch.stack(
+        [
+            torch.logit(usual.clamp(1e-3, 1 - 1e-3)),
+            (spread + 1e-3).log(),
+            torch.logit((near + 0.5) / (wrong + 1)),
+            filled.log1p(),
+            labels.log1p(),
+            batch.sizes.log(),
+        ],
+        dim=-1,
+    )
+    columns = source.columns
+    x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
+    q = torch.softmax(x, dim=1).to(columns.mean.dtype)
+    counts = batch.targets.movedim(1, 2).to(columns.mean.dtype)
+    total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
+    r = (columns.mean @ q).clamp_min(1e-12)
+    noise = r / total + columns.variance @ q.square() + total**-2.0
+    misfit = torch.where(mask[..., None], (counts / total - r).square() / noise, 0.0)
+    of_window = torch.stack(
+        [
+            (misfit.sum(dim=1) / batch.sizes[:, None] + 1e-2).log(),
+            misfit.amax(dim=1).log1p(),
+            total[:, 0].log(),
+        ],
+        dim=-1,
+    )
+    windows = of_window.shape[1]
+    return torch.cat([of_source[:, None].expand(-1, windows, -1), of_window], dim=-1)
+
+
+@torch.no_grad()
+def typical(encoder: Encoder, batches: Iterable[Batch]) -> dict[str, Tensor]:
+    """Mean, whitening and limit of the summaries of simulated batches, a row a prior."""
+    found: list[list[Tensor]] = [[], []]
+    for batch in batches:
+        source = encoder.encode(batch)
+        told = summaries(batch, source, encoder.infer(source, batch.targets))
+        for anchored, one in zip(batch.anchored.tolist(), told, strict=True):
+            found[int(anchored)].append(one)
+    means, whitenings, limits = [], [], []
+    for rows in found:
+        every = torch.cat(rows).double()
+        mean = every.mean(dim=0)
+        covariance = torch.cov(every.T) + 1e-4 * torch.eye(every.shape[1], dtype=every.dtype)
+        whitening = torch.linalg.inv(torch.linalg.cholesky(covariance))
+        distance = ((every - mean) @ whitening.T).square().sum(dim=-1)
+        means.append(mean)
+        whitenings.append(whitening)
+        limits.append(torch.quantile(distance, _LEVEL))
+    return {
+        "mean": torch.stack(means),
+        "whitening": torch.stack(whitenings),
+        "limit": torch.stack(limits),
+    }
+
+
+def strangeness(told: Tensor, anchored: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+    """(S, W) distance of summaries from the simulated ones, one at the limit."""
+    which = anchored.long()
+    gap = told.double() - known["mean"][which][:, None]
+    white = torch.einsum("sij,swj->swi", known["whitening"][which], gap)
+    return (white.square().sum(dim=-1) / known["limit"][which][:, None]).sqrt()

@@ -1,0 +1,419 @@
+"""Training: neural posterior estimation on simulated shifts that never end.
+
+The loss is the negative log density of the true theta a class, under the posterior that the encoder
+gives to the simulated counts; its minimum is the exact posterior, as far as the family reaches. Two
+more terms teach the columns: the relative entropy of the true columns from their predicted mean,
+least at E[C], and a score of their variance.
+
+Everything random follows from the seed and the step, so that a run that was stopped goes on as if
+it had not been, and as many processes as there are learn from the same global batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from gsb3se.errors import as_whole_number
+from gsb3se.files import as_csv, write_atomically, write_text
+from gsb3se_amortized.batch import Batch
+from gsb3se_amortized.checkpoint import Checkpoint, check_device, part, read_tensors
+from gsb3se_amortized.columns import Columns
+from gsb3se_amortized.encoder import Encoder
+from gsb3se_amortized.familiarity import typical
+from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.simulator import Ranges, Shifts
+
+STATE, ENCODER, LOG = "training.safetensors", "encoder.safetensors", "log.csv"
+_KIND = "gsb3se training"
+_VARIANCE_WEIGHT = 0.02
+_LARGEST_LOSS = 30.0  # nats a class, beyond which a window teaches nothing
+_LARGEST_GRADIENT = 1.0
+_EXPECTED = (-2.5, 1.5)  # of the log importance
+_VALIDATION = 1 << 40  # the step from which batches are for validation
+_VALIDATION_BATCHES, _TYPICAL_BATCHES, _DRAWS = 40, 400, 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides what is learned.
+
+    Attributes:
+        steps: optimiser steps; shards: batches of a step, shared out among the processes.
+        learning_rate: its peak, reached after ``warmup`` steps and followed by a cosine to zero.
+        averaging: of the weights that are kept, exponential.
+        settings: of the encoder; ranges: of the simulator.
+    """
+
+    steps: int = 20_000
+    shards: int = 2
+    seed: int = 0
+    learning_rate: float = 2e-3
+    warmup: int = 300
+    averaging: float = 0.999
+    settings: dict[str, int] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=Ranges)
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("shards", 1), ("seed", 0), ("warmup", 0)):
+            as_whole_number(getattr(self, name), name, least)
+        if not 0 < self.learning_rate < 1 or not 0 <= self.averaging < 1:
+            raise ValueError("learning_rate must lie between 0 and 1, averaging in [0, 1)")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        rising = min(1.0, (step + 1) / max(self.warmup, 1))
+        return self.learning_rate * rising * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+
+class Report(NamedTuple):
+    """How training stands; the last three are of the latest validation."""
+
+    step: int
+    steps: int
+    seconds: float
+    loss: float
+    columns: float
+    learning_rate: float
+    skipped: int
+    validation: float
+    coverage_50: float
+    coverage_90: float
+
+
+class Objective(nn.Module):
+    """An encoder and its loss, one number a batch.
+
+    Sources count by their importance, divided by what the counts already tell of it: a factor that
+    depends on the data alone changes no posterior, and without it a useful classifier, rare as the
+    prior has it, would count for little. What is left differs from one where few counts leave the
+    hyper-parameters open.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The losses of the posterior, of the columns, and of the expected importance."""
+        posterior, columns = self.encoder(batch)
+        surprise = surprise_a_class(posterior, batch).clamp(max=_LARGEST_LOSS).mean(dim=1)
+        assert batch.importance is not None
+        expected = self.encoder.importance(columns.context.detach())[:, 0]
+        weight = batch.importance / expected.detach().clamp(*_EXPECTED).exp()
+        return (
+            (weight * surprise).mean(),
+            (weight * columns_loss(columns, batch)).mean(),
+            (expected - batch.importance.log()).square().mean(),
+        )
+
+
+def surprise_a_class(posterior: BentNormal, batch: Batch) -> Tensor:
+    """(S, W) negative log density of the truth, divided by K."""
+    assert batch.theta is not None
+    return -posterior.log_density(batch.theta) / batch.sizes[:, None]
+
+
+def columns_loss(columns: Columns, batch: Batch) -> Tensor:
+    """(S,) relative entropy of the columns from their mean, and a little of the variance's score.
+
+    (c - m)^2 / v + log v is least where v is the expectation of (c - m)^2.
+    """
+    assert batch.confusion is not None
+    mask = batch.mask
+    truth = batch.confusion.to(columns.mean.dtype)
+    entropy = truth * ((truth + 1e-12).log() - (columns.mean + 1e-12).log())
+    mean = columns.mean.detach()
+    variance = columns.variance.clamp_min(1e-12)
+    score = mean * ((truth - mean).square() / variance + variance.log())
+    cells = torch.where(mask[:, :, None] & mask[:, None, :], entropy + _VARIANCE_WEIGHT * score, 0)
+    return cells.sum(dim=(1, 2)) / batch.sizes
+
+
+@dataclass
+class _Run:
+    """What changes while training."""
+
+    encoder: Encoder
+    average: Encoder
+    optimiser: torch.optim.AdamW
+    step: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+
+
+def train(
+    folder: str | os.PathLike[str],
+    plan: Plan | None = None,
+    *,
+    device: str = "cpu",
+    workers: int = 0,
+    save_seconds: float = 120.0,
+    report_every: int = 50,
+    validate_every: int = 1000,
+    tell: Callable[[Report], None] = lambda report: None,
+) -> Checkpoint | None:
+    """Train an encoder, or go on with what stands in the folder.
+
+    Args:
+        folder: takes ``training.safetensors`` (the state, saved every few minutes), ``log.csv`` and
+            at the end ``encoder.safetensors``.
+        plan: None to go on with the folder's own; a folder that holds a run takes no other plan.
+        workers: processes that simulate ahead.
+        tell: called with a :class:`Report` now and then.
+
+    Under ``torchrun`` every process calls this; the first one writes and returns the checkpoint.
+    """
+    folder, chosen = Path(folder), check_device(device)
+    state = folder / STATE
+    if plan is None and not state.is_file():
+        raise ValueError(f"{folder} holds no training to go on with: {STATE} is missing")
+    with _processes(chosen) as (rank, world):
+        if plan is None:
+            plan = read_plan(state)
+        elif state.is_file() and read_plan(state) != plan:
+            raise ValueError(
+                f"{folder} holds a training with another plan: resume that one, or take an empty "
+                "folder"
+            )
+        if plan.shards % world:
+            raise ValueError(
+                f"{world} processes cannot share {plan.shards} shards evenly: take a multiple"
+            )
+        run = _start(plan, chosen)
+        if state.is_file():
+            _restore(run, state)
+        if rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            _cut_log(folder / LOG, run.step)
+        _loop(
+            run, plan, folder if rank == 0 else None, chosen, (rank, world), workers,
+            save_seconds, report_every, validate_every, tell,
+        )  # fmt: skip
+        if rank:
+            return None
+        finished = _finished(run, plan, chosen)
+        finished.save(folder / ENCODER)
+        return finished
+
+
+def _loop(
+    run: _Run,
+    plan: Plan,
+    folder: Path | None,
+    device: torch.device,
+    place: tuple[int, int],
+    workers: int,
+    save_seconds: float,
+    report_every: int,
+    validate_every: int,
+    tell: Callable[[Report], None],
+) -> None:
+    rank, world = place
+    objective: nn.Module = Objective(run.encoder)
+    if world > 1:
+        objective = DistributedDataParallel(objective)
+    shifts = Shifts(plan.seed, run.step, plan.steps, plan.shards, rank, world, plan.ranges)
+    batches = iter(DataLoader(shifts, batch_size=None, num_workers=workers))
+    began, saved = time.perf_counter() - run.seconds, time.perf_counter()
+    losses: list[tuple[float, float]] = []
+    validated = (math.nan, math.nan, math.nan)
+    while run.step < plan.steps:
+        losses.append(_step(run, plan, objective, batches, device, world))
+        run.step += 1
+        run.seconds = time.perf_counter() - began
+        last = run.step == plan.steps
+        if folder is None:
+            continue
+        if run.step % validate_every == 0 or last:
+            validated = validate(run.average, plan, device)
+        if run.step % report_every == 0 or last:
+            surprise, columns = (sum(part) / len(losses) for part in zip(*losses, strict=True))
+            losses.clear()
+            report = Report(
+                run.step, plan.steps, run.seconds, surprise, columns, plan.rate(run.step - 1),
+                run.skipped, *validated,
+            )  # fmt: skip
+            _append_log(folder / LOG, report)
+            tell(report)
+        if time.perf_counter() - saved > save_seconds or last:
+            _save(run, plan, folder / STATE)
+            saved = time.perf_counter()
+
+
+def _step(
+    run: _Run,
+    plan: Plan,
+    objective: nn.Module,
+    batches: Iterator[Batch],
+    device: torch.device,
+    world: int,
+) -> tuple[float, float]:
+    """One optimiser step over this process's shards; the mean of both losses over all."""
+    mine = plan.shards // world
+    told = torch.zeros(2, device=device)
+    for shard in range(mine):
+        waiting = world > 1 and shard < mine - 1
+        with objective.no_sync() if waiting else nullcontext():
+            surprise, columns, importance = objective(next(batches).to(device))
+            ((surprise + columns + importance) / mine).backward()
+        told += torch.stack([surprise.detach().float(), columns.detach().float()]) / mine
+    if world > 1:
+        distributed.all_reduce(told)
+        told /= world
+    norm = nn.utils.clip_grad_norm_(run.encoder.parameters(), _LARGEST_GRADIENT)
+    for group in run.optimiser.param_groups:
+        group["lr"] = plan.rate(run.step)
+    if bool(torch.isfinite(norm)):
+        run.optimiser.step()
+    else:
+        run.skipped += 1
+    run.optimiser.zero_grad()
+    kept = min(plan.averaging, (run.step + 1) / (run.step + 20))
+    with torch.no_grad():
+        torch._foreach_lerp_(
+            list(run.average.parameters()), list(run.encoder.parameters()), 1 - kept
+        )
+    return float(told[0]), float(told[1])
+
+
+@torch.no_grad()
+def validate(encoder: Encoder, plan: Plan, device: torch.device) -> tuple[float, float, float]:
+    """Nats a class and coverage of the 50 % and 90 % intervals, on batches never trained on."""
+    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges)
+    generator = torch.Generator(device).manual_seed(plan.seed)
+    surprise, inside, weights = [], [], []
+    for step in range(_VALIDATION_BATCHES):
+        batch = shifts.batch(_VALIDATION + step, 0).to(device)
+        posterior, _ = encoder(batch)
+        assert batch.importance is not None
+        nats = surprise_a_class(posterior, batch).mean(dim=1)
+        surprise.append((nats * batch.importance).mean())
+        rank = ranks_of_truth(posterior, batch, _DRAWS, generator)
+        inside.append(torch.stack([(rank - 0.5).abs() < level / 2 for level in (0.5, 0.9)], -1))
+        weights.append(batch.importance[:, None, None].expand(posterior.mask.shape)[posterior.mask])
+    weight = torch.cat(weights)
+    coverage = (torch.cat(inside) * weight[:, None]).sum(dim=0) / weight.sum()
+    return float(torch.stack(surprise).mean()), float(coverage[0]), float(coverage[1])
+
+
+def ranks_of_truth(
+    posterior: BentNormal, batch: Batch, draws: int, generator: torch.Generator
+) -> Tensor:
+    """(N,) share of the draws below the true q, of every class of every window."""
+    assert batch.theta is not None
+    truth = torch.softmax(torch.where(posterior.mask, batch.theta, -torch.inf), dim=-1)
+    drawn = torch.softmax(posterior.sample(draws, generator), dim=-1)
+    return (drawn < truth).double().mean(dim=0)[posterior.mask]
+
+
+def read_plan(state: Path) -> Plan:
+    """The plan of a training that stands in a file."""
+    _, metadata = read_tensors(state, _KIND)
+    told = dict(metadata["plan"])
+    told["ranges"] = Ranges(**{k: tuple(v) for k, v in told["ranges"].items()})
+    return Plan(**told)
+
+
+def _start(plan: Plan, device: torch.device) -> _Run:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(plan.seed)
+        encoder = Encoder(**plan.settings).to(device)
+    optimiser = torch.optim.AdamW(
+        encoder.parameters(), plan.learning_rate, betas=(0.9, 0.98), weight_decay=1e-4
+    )
+    return _Run(encoder, copy.deepcopy(encoder).requires_grad_(False), optimiser)
+
+
+def _save(run: _Run, plan: Plan, path: Path) -> None:
+    tensors = {f"encoder.{k}": v for k, v in run.encoder.state_dict().items()}
+    tensors |= {f"average.{k}": v for k, v in run.average.state_dict().items()}
+    for name, parameter in run.encoder.named_parameters():
+        for moment, value in run.optimiser.state[parameter].items():
+            tensors[f"optimiser.{moment}.{name}"] = value
+    metadata = {
+        "kind": _KIND,
+        "plan": asdict(plan),
+        "step": run.step,
+        "seconds": run.seconds,
+        "skipped": run.skipped,
+    }
+    whole = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    content = save(whole, {"gsb3se": json.dumps(metadata)})
+    write_atomically(path, lambda file: file.write(content))
+
+
+def _restore(run: _Run, path: Path) -> None:
+    tensors, metadata = read_tensors(path, _KIND)
+    run.encoder.load_state_dict(part(tensors, "encoder."))
+    run.average.load_state_dict(part(tensors, "average."))
+    for name, parameter in run.encoder.named_parameters():
+        moments: dict[str, Any] = {
+            moment: tensors[f"optimiser.{moment}.{name}"]
+            for moment in ("step", "exp_avg", "exp_avg_sq")
+        }
+        run.optimiser.state[parameter] = {
+            k: v if k == "step" else v.to(parameter.device) for k, v in moments.items()
+        }
+    run.step, run.seconds = metadata["step"], metadata["seconds"]
+    run.skipped = metadata["skipped"]
+
+
+def _finished(run: _Run, plan: Plan, device: torch.device) -> Checkpoint:
+    """The averaged encoder with what it needs to know strangers."""
+    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges)
+    encoder = run.average.eval()
+    simulated = (
+        shifts.batch(2 * _VALIDATION + step, 0).to(device) for step in range(_TYPICAL_BATCHES)
+    )
+    known = {k: v.cpu() for k, v in typical(encoder, simulated).items()}
+    card = {"seed": plan.seed, "steps": plan.steps, "shards": plan.shards, "plan": asdict(plan)}
+    card |= {"seconds": round(run.seconds), "skipped_steps": run.skipped}
+    return Checkpoint(encoder.cpu(), plan.ranges, known, card)
+
+
+def _append_log(path: Path, report: Report) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(Report._fields)
+        writer.writerow([f"{value:.6g}" for value in report])
+
+
+def _cut_log(path: Path, step: int) -> None:
+    """Forget what a stopped run logged after its last save."""
+    if not path.exists():
+        return
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    write_text(path, as_csv(header, [row for row in rows if float(row[0]) <= step]))
+
+
+@contextmanager
+def _processes(device: torch.device) -> Iterator[tuple[int, int]]:
+    """Rank and number of processes, as torchrun says; one if it does not."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield 0, 1
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield distributed.get_rank(), world
+    finally:
+        distributed.destroy_process_group()
