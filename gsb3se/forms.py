@@ -1,4 +1,4 @@
-"""The forms a posterior has: draws, a Gaussian over the log shares, or a bent one."""
+"""The forms a posterior has: draws, a Gaussian over the log shares, or a bent Student t."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from gsb3se.simplex import Matrix, Vector, softmax
 
@@ -122,16 +123,16 @@ class LogisticNormal:
 
 
 @dataclass(frozen=True, eq=False)
-class BentNormal:
-    """A posterior as a Gaussian over the log shares, bent class by class.
+class BentStudent:
+    """A posterior as a Student t over the log shares, bent class by class.
 
-    With z ~ N(0, I) and w = factor z, q = softmax(x), x_i = centre_i + scale_i bend_i(w_i), where
-    bend(w) = (sinh(tail asinh(w) + skew) - sinh(skew)) / (tail cosh(skew)) rises, is 0 at 0 and has
-    slope one there. The predicted shares given q are r = rows q, each times exp(row_sd noise),
-    brought to the sum one.
+    With z ~ N(0, I), c ~ chi^2(freedom) / freedom and w = factor z / sqrt(c), q = softmax(x), x_i =
+    centre_i + scale_i bend_i(w_i), where bend(w) = (sinh(tail asinh(w) + skew) - sinh(skew)) /
+    (tail cosh(skew)) rises, is 0 at 0 and has slope one there. The predicted shares given q are r =
+    rows q, each times exp(row_sd noise), brought to the sum one.
 
     Attributes:
-        centre, scale, skew, tail: (K,); factor: (K, d).
+        centre, scale, skew, tail: (K,); factor: (K, d); freedom: degrees of freedom.
         rows: (K, K) and row_sd: (K,), or None.
     """
 
@@ -140,6 +141,7 @@ class BentNormal:
     skew: Vector
     tail: Vector
     factor: Matrix
+    freedom: float
     rows: Matrix | None = None
     row_sd: Vector | None = None
 
@@ -152,8 +154,9 @@ class BentNormal:
             if np.shape(getattr(self, name)) != (n,):
                 raise ValueError(f"{name} must be ({n},); got {np.shape(getattr(self, name))}")
             object.__setattr__(self, name, frozen(getattr(self, name), name))
-        if not (self.scale > 0).all() or not (self.tail > 0).all():
-            raise ValueError("scale and tail must be positive")
+        object.__setattr__(self, "freedom", float(self.freedom))
+        if min(self.scale.min(), self.tail.min(), self.freedom) <= 0:
+            raise ValueError("scale, tail and freedom must be positive")
         if self.rows is None or self.row_sd is None:
             if self.rows is not self.row_sd:
                 raise ValueError("rows and row_sd come together")
@@ -170,14 +173,18 @@ class BentNormal:
     def shares(self) -> Matrix:
         """A fixed set of antithetic draws of q, for summaries."""
         pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
-        half = np.random.default_rng(0).standard_normal((pairs, self.factor.shape[1]))
-        moved = half @ self.factor.T
+        rng = np.random.default_rng(0)
+        half = rng.standard_normal((pairs, self.factor.shape[1]))
+        levels = (rng.permutation(pairs) + 0.5) / pairs  # of the chi^2, evenly spread
+        chance = gammaincinv(self.freedom / 2, levels) / (self.freedom / 2)
+        moved = half @ self.factor.T / np.sqrt(chance)[:, None]
         return self._bent(np.concatenate([moved, -moved]))
 
     def sample(self, n: int, rng: np.random.Generator) -> Shares:
         """Independent draws."""
         white = rng.standard_normal((n, self.factor.shape[1]))
-        q = self._bent(white @ self.factor.T)
+        chance = rng.chisquare(self.freedom, (n, 1)) / self.freedom
+        q = self._bent(white @ self.factor.T / np.sqrt(chance))
         if self.rows is None or self.row_sd is None:
             return Shares(q, None)
         r = q @ self.rows.T * np.exp(self.row_sd * rng.standard_normal(q.shape))

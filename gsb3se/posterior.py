@@ -17,13 +17,13 @@ from gsb3se.adaptation import importance_weights
 from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
 from gsb3se.files import load_arrays, save_arrays
-from gsb3se.forms import BentNormal, Draws, LogisticNormal, frozen
+from gsb3se.forms import BentStudent, Draws, LogisticNormal, frozen
 from gsb3se.labels import Label, as_labels
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, as_distribution
 
 _ROWS_SHOWN = 25
-_KINDS = {Draws: "draws", LogisticNormal: "logistic-normal", BentNormal: "bent normal"}
+_KINDS = {Draws: "draws", LogisticNormal: "logistic-normal", BentStudent: "bent student"}
 
 
 class WeightSummary(NamedTuple):
@@ -40,7 +40,7 @@ class Posterior:
     """The posterior of the target class prior q, the same object whatever made it.
 
     Attributes:
-        form: :class:`Draws`, :class:`LogisticNormal` or :class:`BentNormal`.
+        form: :class:`Draws`, :class:`LogisticNormal` or :class:`BentStudent`.
         labels: the K class names.
         diagnostics: status, message with a remedy, figures.
         backend: the name of what made it.
@@ -54,7 +54,7 @@ class Posterior:
     >>> low, high = post.interval(0.9)
     """
 
-    form: Draws | LogisticNormal | BentNormal
+    form: Draws | LogisticNormal | BentStudent
     labels: tuple[Label, ...]
     diagnostics: Diagnostics
     backend: str = "unknown"
@@ -113,7 +113,7 @@ class Posterior:
     @classmethod
     def _of(
         cls,
-        form: Draws | LogisticNormal | BentNormal,
+        form: Draws | LogisticNormal | BentStudent,
         labels: Any,
         diagnostics: Diagnostics | None,
         about: Mapping[str, Any],
@@ -315,7 +315,7 @@ def _tails(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentNormal:
+def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentStudent:
     if arrays["form"] == "draws":
         prefix = "draws_"
         others = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
@@ -323,9 +323,9 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentNormal:
     if arrays["form"] == "logistic-normal":
         r_mean, r_factor = arrays.get("r_mean"), arrays.get("r_factor")
         return LogisticNormal(arrays["mean"], arrays["factor"], r_mean, r_factor)
-    if arrays["form"] == _KINDS[BentNormal]:
-        needed = {k: arrays[k] for k in ("centre", "scale", "skew", "tail", "factor")}
-        return BentNormal(**needed, rows=arrays.get("rows"), row_sd=arrays.get("row_sd"))
+    if arrays["form"] == _KINDS[BentStudent]:
+        needed = {k: arrays[k] for k in ("centre", "scale", "skew", "tail", "factor", "freedom")}
+        return BentStudent(**needed, rows=arrays.get("rows"), row_sd=arrays.get("row_sd"))
     raise ValueError(f"unknown form {str(arrays['form'])!r}")
 
 

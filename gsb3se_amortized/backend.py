@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
-from gsb3se.forms import BentNormal as BentForm
+from gsb3se.forms import BentStudent as BentForm
 from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
@@ -23,7 +23,7 @@ from gsb3se_amortized.batch import Batch, SourceWindows
 from gsb3se_amortized.checkpoint import DEFAULT, Checkpoint, load
 from gsb3se_amortized.encoder import Source
 from gsb3se_amortized.familiarity import strangeness, summaries
-from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.family import BentStudent
 
 _MOST_NUMBERS = 1 << 23  # in the matrices of a pass
 _SPECTRUM = 200  # classes up to which singular values are looked at: beyond, they take longest
@@ -106,6 +106,7 @@ class Amortized:
         named = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
         vectors = [part.cpu().numpy() for part in named]
         factors = posterior.draw_factor().cpu().numpy()
+        freedom = posterior.freedom.cpu().numpy()
         distances = strange.cpu().numpy()
         kept, row_sd = (part.cpu().numpy() for part in _rows_given(batch, source, posterior))
         means = source.columns.mean.double().cpu().numpy()
@@ -121,7 +122,9 @@ class Amortized:
                 observed = problem.counts.target / problem.counts.n_target
                 rows = (1 - kept[s, w, :n, None]) * mean + (kept[s, w, :n] * observed)[:, None]
                 factor = factors[s, w, :n, :n]
-                form = BentForm(centre, scale, skew, tail, factor, rows, row_sd[s, w, :n])
+                form = BentForm(
+                    centre, scale, skew, tail, factor, freedom[s, w], rows, row_sd[s, w, :n]
+                )
                 findings = [*unknown, *_about_target(trained, problem)]
                 figures: dict[str, Any] = {"strangeness": float(distances[s, w])}
                 if distances[s, w] > 1:
@@ -158,7 +161,7 @@ class Amortized:
         return [refined[place] for place in range(len(problems))]
 
 
-def _rows_given(batch: Batch, source: Source, posterior: BentNormal) -> tuple[Tensor, Tensor]:
+def _rows_given(batch: Batch, source: Source, posterior: BentStudent) -> tuple[Tensor, Tensor]:
     """(S, W, K) how far r follows the observed shares rather than E[C] q, and the sd of log r.
 
     With s_j the variance of r_j given q and r_j / n' that of its observation, r_j lies s / (s + r /

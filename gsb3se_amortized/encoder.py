@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.columns import HEADS, ColumnEncoder, Columns, dense_counts, global_features
-from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.family import BentStudent
 from gsb3se_amortized.similarity import Similarity
 
 _STATE_FEATURES = 12
@@ -72,7 +72,7 @@ class Gaussian:
 
 
 class Encoder(nn.Module):
-    """Counts and label graph to :class:`BentNormal` posteriors of every window.
+    """Counts and label graph to :class:`BentStudent` posteriors of every window.
 
     Args:
         width: of the labels' embeddings and hidden states.
@@ -99,11 +99,14 @@ class Encoder(nn.Module):
         self.strength = nn.Linear(width, 1)
         self.precision = nn.Linear(width, 2)
         self.head = nn.Linear(width, 4)
+        self.freedom = nn.Linear(width, 1)
         self.importance = nn.Linear(width, 1)  # for training alone: the expected log weight
+        nn.init.zeros_(self.freedom.weight)
+        nn.init.constant_(self.freedom.bias, 5.0)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, batch: Batch) -> tuple[BentNormal, Columns]:
+    def forward(self, batch: Batch) -> tuple[BentStudent, Columns]:
         """Posteriors (S, W, K) of a batch, and what was found about its columns."""
         source = self.encode(batch)
         return self.infer(source, batch.targets), source.columns
@@ -119,7 +122,7 @@ class Encoder(nn.Module):
             global_features(batch, sizes),
         )
 
-    def infer(self, source: Source, targets: Tensor) -> BentNormal:
+    def infer(self, source: Source, targets: Tensor) -> BentStudent:
         """The posteriors of targets (S, W, K)."""
         mask = source.similar.mask[:, :, None]
         counts = targets.movedim(1, 2).to(source.columns.mean.dtype)
@@ -142,16 +145,18 @@ class Encoder(nn.Module):
             state = layer(source, counts, state, extra)
         return self._posterior(state, found, mask)
 
-    def _posterior(self, state: State, found: Gaussian, mask: Tensor) -> BentNormal:
+    def _posterior(self, state: State, found: Gaussian, mask: Tensor) -> BentStudent:
         told = self.head(state.hidden).double()
         sd = found.sd.double()
         centre = state.x.double() + sd * 2 * torch.tanh(told[..., 0])
         scale = sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
         skew = 1.5 * torch.tanh(told[..., 2])
         tail = torch.exp(0.7 * torch.tanh(told[..., 3]))
+        pooled = (state.hidden * mask[..., None]).sum(dim=1) / mask.sum(dim=1)[..., None]
+        freedom = 1.5 + self.freedom(pooled)[..., 0].double().clamp(-3, 8).exp()
         there = mask.movedim(1, 2).expand(*sd.movedim(1, 2).shape)
         centre, scale, skew, tail = (p.movedim(1, 2) for p in (centre, scale, skew, tail))
-        return BentNormal(centre, scale, skew, tail, found.factor, there)
+        return BentStudent(centre, scale, skew, tail, found.factor, freedom, there)
 
     def _newton(self, source: Source, counts: Tensor, state: State) -> Gaussian:
         """One Newton step with the exact Gauss-Newton matrix, and the Gaussian there.

@@ -16,12 +16,12 @@ from torch import Tensor
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.columns import dense_counts
 from gsb3se_amortized.encoder import Encoder, Source
-from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.family import BentStudent
 
 _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
 
 
-def summaries(batch: Batch, source: Source, posterior: BentNormal) -> Tensor:
+def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
     """(S, W, 9) figures of every window."""
     cells = dense_counts(batch)
     sizes, right = cells.sum(dim=1), cells.diagonal(dim1=1, dim2=2)

@@ -1,9 +1,10 @@
-"""The family of posteriors: a Gaussian on the simplex's tangent, bent class by class.
+"""The family of posteriors: a Student t on the simplex's tangent, bent class by class.
 
-A point of it is theta = P x, x_i = centre_i + scale_i bend_i(w_i), with w Gaussian of precision R
-on the hyperplane a'w = 0, a = R (1 / scale). Every bend is a sinh-arcsinh, rising, with bend(0) = 0
-and slope one there, so that a rare class can be skewed while the correlations are a Gaussian's.
-Without bends theta is the logistic-normal of precision (1 / scale) R (1 / scale).
+A point of it is theta = P x, x_i = centre_i + scale_i bend_i(w_i), with w a multivariate Student t
+of precision R on the hyperplane a'w = 0, a = R (1 / scale). Every bend is a sinh-arcsinh, rising,
+with bend(0) = 0 and slope one there, so that a rare class can be skewed. With many degrees of
+freedom and without bends theta is the logistic-normal of precision (1 / scale) R (1 / scale); with
+two degrees it is the hierarchy's own prior, tau_q ~ Gamma(1, 1) integrated out.
 
 The map is one to one between the hyperplane and the sum-zero space: what theta lacks is the common
 level c of x, and sum_i a_i w_i(theta_i + c) rises in c, so that it has one root. Its density
@@ -20,18 +21,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_LOG_2PI = math.log(2 * math.pi)
 _ROOT_STEPS = 60
 
 
 @dataclass(frozen=True, eq=False)
-class BentNormal:
+class BentStudent:
     """A batch of posteriors; classes beyond a problem's own are masked.
 
     Attributes:
         centre, scale: (..., K); scale positive.
         skew, tail: (..., K) of the bends; 0 and 1 bend nothing.
         factor: (..., K, K) lower Cholesky factor of R; the identity where there is no class.
+        freedom: (...) degrees of freedom.
         mask: (..., K) whether there is a class.
     """
 
@@ -40,6 +41,7 @@ class BentNormal:
     skew: Tensor
     tail: Tensor
     factor: Tensor
+    freedom: Tensor
     mask: Tensor
 
     @property
@@ -66,10 +68,17 @@ class BentNormal:
         root = torch.linalg.solve_triangular(self.factor, pull[..., None], upper=False)
         log_det = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         share = torch.where(mask, pull / slope, 0.0).sum(dim=-1)
+        freedom, dimensions = self.freedom, n - 1
+        form = turned.square().sum(dim=(-2, -1))
+        student = (
+            torch.lgamma((freedom + dimensions) / 2)
+            - torch.lgamma(freedom / 2)
+            - dimensions / 2 * (freedom * math.pi).log()
+            - (freedom + dimensions) / 2 * torch.log1p(form / freedom)
+        )
         return (
-            log_det
-            - 0.5 * turned.square().sum(dim=(-2, -1))
-            - 0.5 * (n - 1) * _LOG_2PI
+            student
+            + log_det
             + 0.5 * root.square().sum(dim=(-2, -1)).log()
             + 0.5 * n.log()
             - log_slope.sum(dim=-1)
@@ -84,11 +93,13 @@ class BentNormal:
             device=self.factor.device,
             generator=generator,
         )
-        drawn = self.draw_factor() @ white
-        return self.bent(drawn.movedim(-1, 0))
+        drawn = (self.draw_factor() @ white).movedim(-1, 0)
+        half = (self.freedom / 2).expand(n, *self.freedom.shape).contiguous()
+        chance = torch._standard_gamma(half, generator=generator) / half
+        return self.bent(drawn * chance.rsqrt()[..., None])
 
     def draw_factor(self) -> Tensor:
-        """(..., K, K) F such that w = F z, z ~ N(0, I), lies in the hyperplane."""
+        """(..., K, K) F such that F z, z ~ N(0, I), lies in the hyperplane; w is it, rescaled."""
         n = self.factor.shape[-1]
         identity = torch.eye(n, dtype=self.factor.dtype, device=self.factor.device)
         free = torch.linalg.solve_triangular(self.factor.mT, identity, upper=True)

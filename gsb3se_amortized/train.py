@@ -36,7 +36,7 @@ from gsb3se_amortized.checkpoint import Checkpoint, check_device, part, read_ten
 from gsb3se_amortized.columns import Columns
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import typical
-from gsb3se_amortized.family import BentNormal
+from gsb3se_amortized.family import BentStudent
 from gsb3se_amortized.simulator import Ranges, Shifts
 
 STATE, ENCODER, LOG = "training.safetensors", "encoder.safetensors", "log.csv"
@@ -123,7 +123,7 @@ class Objective(nn.Module):
         )
 
 
-def surprise_a_class(posterior: BentNormal, batch: Batch) -> Tensor:
+def surprise_a_class(posterior: BentStudent, batch: Batch) -> Tensor:
     """(S, W) negative log density of the truth, divided by K."""
     assert batch.theta is not None
     return -posterior.log_density(batch.theta) / batch.sizes[:, None]
@@ -313,7 +313,7 @@ def validate(encoder: Encoder, plan: Plan, device: torch.device) -> tuple[float,
 
 
 def ranks_of_truth(
-    posterior: BentNormal, batch: Batch, draws: int, generator: torch.Generator
+    posterior: BentStudent, batch: Batch, draws: int, generator: torch.Generator
 ) -> Tensor:
     """(N,) share of the draws below the true q, of every class of every window."""
     assert batch.theta is not None
