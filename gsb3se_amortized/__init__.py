@@ -5,12 +5,6 @@
 True
 """
 
-from gsb3se.errors import require
+from gsb3se_amortized.backend import Amortized
 
-for _module in ("torch", "torch_geometric", "safetensors"):
-    require(_module, extra="amortized")
-
-from gsb3se_amortized.backend import Amortized  # noqa: E402
-from gsb3se_amortized.checkpoint import Checkpoint, load  # noqa: E402
-
-__all__ = ["Amortized", "Checkpoint", "load"]
+__all__ = ["Amortized"]

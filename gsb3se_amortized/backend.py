@@ -7,24 +7,21 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
-from gsb3se.forms import BentStudent as BentForm
+from gsb3se.errors import require
 from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
-from gsb3se_amortized.batch import Batch, SourceWindows
-from gsb3se_amortized.checkpoint import DEFAULT, Checkpoint, load
-from gsb3se_amortized.encoder import Source
-from gsb3se_amortized.familiarity import strangeness, summaries
-from gsb3se_amortized.family import BentStudent
 
+if TYPE_CHECKING:
+    from gsb3se_amortized.simulator import Ranges
+
+DEFAULT = "base"  # the checkpoint that ships with the package
 _MOST_NUMBERS = 1 << 23  # in the matrices of a pass
 _SPECTRUM = 200  # classes up to which singular values are looked at: beyond, they take longest
 _ALIKE = 1.25  # sizes in a batch differ by at most such a factor
@@ -69,79 +66,49 @@ class Amortized:
 
     def infer_many(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[Posterior]:
         """The posteriors of many problems; of those that share a source it is encoded once."""
+        for module in ("torch", "torch_geometric", "safetensors"):
+            require(module, extra="amortized")
+        from gsb3se_amortized.forward import ForwardPass
+
         began = time.perf_counter()
-        trained = load(self.checkpoint, self.device)
+        forward = ForwardPass(self.checkpoint, self.device)
         found: dict[int, Posterior] = {}
         for groups in batches_of(problems):
-            for place, posterior in self._pass(trained, groups, problems):
-                found[place] = posterior
+            found |= dict(self._posteriors(forward, groups, problems))
         seconds = (time.perf_counter() - began) / max(len(problems), 1)
         for posterior in found.values():
             posterior.diagnostics.figures["seconds"] = seconds  # type: ignore[index]
         answers = [found[place] for place in range(len(problems))]
         return self._refined(problems, answers, rng) if self.refine else answers
 
-    @torch.no_grad()
-    def _pass(
-        self, trained: Checkpoint, groups: list[Group], problems: Sequence[Problem]
+    def _posteriors(
+        self, forward: Any, groups: list[Group], problems: Sequence[Problem]
     ) -> Iterator[tuple[int, Posterior]]:
-        """One forward pass over sources of about one size with equally many windows."""
-        batch = Batch.of(
-            [
-                SourceWindows(
-                    group.problem.counts.confusion,
-                    group.problem.graph,
-                    group.problem.prior.is_anchored,
-                    np.stack([problems[place].counts.target for place in group.places]),
-                )
-                for group in groups
-            ]
-        ).to(self.device)
-        source = trained.encoder.encode(batch)
-        posterior = trained.encoder.infer(source, batch.targets)
-        strange = torch.zeros(batch.targets.shape[:2])
-        if trained.typical:
-            told = summaries(batch, source, posterior)
-            strange = strangeness(told, batch.anchored, trained.typical)
-        named = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
-        vectors = [part.cpu().numpy() for part in named]
-        factors = posterior.draw_factor().cpu().numpy()
-        freedom = posterior.freedom.cpu().numpy()
-        distances = strange.cpu().numpy()
-        kept, row_sd = (part.cpu().numpy() for part in _rows_given(batch, source, posterior))
-        means = source.columns.mean.double().cpu().numpy()
-        for s, group in enumerate(groups):
-            n = group.problem.n_classes
-            mean = np.ascontiguousarray(means[s, :n, :n])
-            mean /= mean.sum(axis=0)
+        """The posteriors of one pass, by their places."""
+        for answer, group in zip(forward(groups, problems), groups, strict=True):
             directions = _directions(group.problem)
-            unknown = outside(trained, group.problem)
-            for w, place in enumerate(group.places):
-                centre, scale, skew, tail = (part[s, w, :n] for part in vectors)
+            unknown = outside(answer.ranges, group.problem)
+            for place, form, strange in zip(
+                group.places, answer.forms, answer.strangeness, strict=True
+            ):
                 problem = problems[place]
-                observed = problem.counts.target / problem.counts.n_target
-                rows = (1 - kept[s, w, :n, None]) * mean + (kept[s, w, :n] * observed)[:, None]
-                factor = factors[s, w, :n, :n]
-                form = BentForm(
-                    centre, scale, skew, tail, factor, freedom[s, w], rows, row_sd[s, w, :n]
-                )
-                findings = [*unknown, *_about_target(trained, problem)]
-                figures: dict[str, Any] = {"strangeness": float(distances[s, w])}
-                if distances[s, w] > 1:
+                findings = [*unknown, *_about_target(answer.ranges, problem)]
+                if strange > 1:
                     told = (
                         "the counts are unlike the simulated ones (distance "
-                        f"{distances[s, w]:.2g} of the limit)"
+                        f"{strange:.2g} of the limit)"
                     )
                     findings.append(Finding(Status.UNFAMILIAR, told))
                 known = identifiability(problem.counts, directions, directions is not None)
+                figures = {"strangeness": float(strange)} | known.figures()
                 yield (
                     place,
                     Posterior(
                         form,
                         problem.counts.labels,
-                        Diagnostics.of([*known.findings, *findings], figures | known.figures()),
+                        Diagnostics.of([*known.findings, *findings], figures),
                         "amortized",
-                        mean,
+                        answer.confusion_mean,
                         problem.counts.n_target,
                         problem,
                     ),
@@ -159,23 +126,6 @@ class Amortized:
                 target = problems[place].counts.target
                 refined[place] = source.infer(target, rng, likely=answers[place].mean)
         return [refined[place] for place in range(len(problems))]
-
-
-def _rows_given(batch: Batch, source: Source, posterior: BentStudent) -> tuple[Tensor, Tensor]:
-    """(S, W, K) how far r follows the observed shares rather than E[C] q, and the sd of log r.
-
-    With s_j the variance of r_j given q and r_j / n' that of its observation, r_j lies s / (s + r /
-    n') of the way to what was observed.
-    """
-    columns = source.columns
-    x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
-    q = torch.softmax(x, dim=1).to(columns.mean.dtype)
-    r = (columns.mean @ q).clamp_min(1e-12)
-    unsure = columns.variance @ q.square()
-    seen = r / batch.targets.sum(dim=2)[:, None].clamp_min(1.0)
-    kept = unsure / (unsure + seen)
-    sd = (kept * seen).sqrt() / r
-    return kept.movedim(1, 2), sd.clamp_max(1.0).movedim(1, 2)
 
 
 def sources_of(problems: Sequence[Problem]) -> list[Group]:
@@ -208,9 +158,9 @@ def batches_of(problems: Sequence[Problem]) -> Iterator[list[Group]]:
         yield batch
 
 
-def outside(trained: Checkpoint, problem: Problem) -> list[Finding]:
+def outside(ranges: Ranges, problem: Problem) -> list[Finding]:
     """What of a source lies outside the trained ranges."""
-    ranges, told = trained.ranges, []
+    told = []
     if problem.prior not in _PRIORS:
         told.append("it knows Prior() and Prior.anchored() with their defaults alone")
     low, high = ranges.classes
@@ -224,8 +174,8 @@ def outside(trained: Checkpoint, problem: Problem) -> list[Finding]:
     return [Finding(Status.UNFAMILIAR, sentence) for sentence in told]
 
 
-def _about_target(trained: Checkpoint, problem: Problem) -> list[Finding]:
-    low, high = trained.ranges.target
+def _about_target(ranges: Ranges, problem: Problem) -> list[Finding]:
+    low, high = ranges.target
     n = problem.counts.n_target
     if low <= n <= high:
         return []

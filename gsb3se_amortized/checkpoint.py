@@ -17,12 +17,12 @@ from torch import Tensor
 
 from gsb3se.errors import some_of
 from gsb3se.files import write_atomically
+from gsb3se_amortized.backend import DEFAULT
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.simulator import Ranges
 
 FORMAT_VERSION = 1
 WEIGHTS = Path(__file__).parent / "weights"
-DEFAULT = "base"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,16 @@ import sys
 import pytest
 
 import gsb3se
+import gsb3se_amortized
 from gsb3se.errors import MissingExtra, require
 
 
 def modules():
     yield "gsb3se"
-    for found in pkgutil.walk_packages(gsb3se.__path__, "gsb3se."):
-        yield found.name
+    for package in (gsb3se, gsb3se_amortized):
+        yield package.__name__
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield found.name
 
 
 @pytest.mark.parametrize("name", list(modules()))
@@ -28,7 +31,7 @@ HEAVY = "torch jax sklearn numpyro pyro torchvision open_clip pandas polars matp
 
 
 def test_the_import_is_light():
-    program = f"import sys, gsb3se; print([n for n in {HEAVY.split()} if n in sys.modules])"
+    program = f"import sys, gsb3se, gsb3se_amortized; print([n for n in {HEAVY.split()} if n in sys.modules])"
     assert run(program) == "[]"
 
 

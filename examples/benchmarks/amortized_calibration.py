@@ -20,8 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 from gsb3se.diagnostics import rank_uniformity
-from gsb3se_amortized import load
 from gsb3se_amortized.batch import Batch
+from gsb3se_amortized.checkpoint import load
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.simulator import Simulated, simulate_source
 
