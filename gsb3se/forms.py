@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.special import gammaincinv
 
 from gsb3se.simplex import Matrix, Vector, softmax
@@ -126,13 +127,13 @@ class LogisticNormal:
 class BentStudent:
     """A posterior as a Student t over the log shares, bent class by class.
 
-    With z ~ N(0, I), c ~ chi^2(freedom) / freedom and w = factor z / sqrt(c), q = softmax(x), x_i =
-    centre_i + scale_i bend_i(w_i), where bend(w) = (sinh(tail asinh(w) + skew) - sinh(skew)) /
-    (tail cosh(skew)) rises, is 0 at 0 and has slope one there. The predicted shares given q are r =
-    rows q, each times exp(row_sd noise), brought to the sum one.
+    q = softmax(x), x_i = centre_i + scale_i bend_i(w_i), where w is a Student t of precision R =
+    factor factor' on the hyperplane a'w = 0, a = R (1 / scale), and bend(w) = (sinh(tail asinh(w) +
+    skew) - sinh(skew)) / (tail cosh(skew)) rises, is 0 at 0 and has slope one there. The predicted
+    shares given q are r = rows q, each times exp(row_sd noise), brought to the sum one.
 
     Attributes:
-        centre, scale, skew, tail: (K,); factor: (K, d); freedom: degrees of freedom.
+        centre, scale, skew, tail: (K,); factor: (K, K) lower; freedom: degrees of freedom.
         rows: (K, K) and row_sd: (K,), or None.
     """
 
@@ -147,8 +148,8 @@ class BentStudent:
 
     def __post_init__(self) -> None:
         n = len(np.atleast_1d(self.centre))
-        if np.ndim(self.factor) != 2 or len(self.factor) != n or n < 2:
-            raise ValueError(f"factor must be ({n}, d), K at least 2; got {np.shape(self.factor)}")
+        if np.shape(self.factor) != (n, n) or n < 2:
+            raise ValueError(f"factor must be ({n}, {n}), at least 2; got {np.shape(self.factor)}")
         object.__setattr__(self, "factor", frozen(self.factor, "factor"))
         for name in ("centre", "scale", "skew", "tail"):
             if np.shape(getattr(self, name)) != (n,):
@@ -174,21 +175,30 @@ class BentStudent:
         """A fixed set of antithetic draws of q, for summaries."""
         pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
         rng = np.random.default_rng(0)
-        half = rng.standard_normal((pairs, self.factor.shape[1]))
+        half = rng.standard_normal((pairs, self.n_classes))
         levels = (rng.permutation(pairs) + 0.5) / pairs  # of the chi^2, evenly spread
         chance = gammaincinv(self.freedom / 2, levels) / (self.freedom / 2)
-        moved = half @ self.factor.T / np.sqrt(chance)[:, None]
+        moved = self._in_the_plane(half) / np.sqrt(chance)[:, None]
         return self._bent(np.concatenate([moved, -moved]))
 
     def sample(self, n: int, rng: np.random.Generator) -> Shares:
         """Independent draws."""
-        white = rng.standard_normal((n, self.factor.shape[1]))
+        white = rng.standard_normal((n, self.n_classes))
         chance = rng.chisquare(self.freedom, (n, 1)) / self.freedom
-        q = self._bent(white @ self.factor.T / np.sqrt(chance))
+        q = self._bent(self._in_the_plane(white) / np.sqrt(chance))
         if self.rows is None or self.row_sd is None:
             return Shares(q, None)
         r = q @ self.rows.T * np.exp(self.row_sd * rng.standard_normal(q.shape))
         return Shares(q, r / r.sum(axis=1, keepdims=True))
+
+    def _in_the_plane(self, white: Matrix) -> Matrix:
+        """Draws of N(0, R^-1) given a'w = 0 from white ones, a row each."""
+        pull = self.factor @ (self.factor.T @ (1 / self.scale))
+        pull = np.maximum(pull, 1e-6 * np.abs(pull).max())
+        both = np.column_stack([white.T, solve_triangular(self.factor, pull, lower=True)])
+        solved = solve_triangular(self.factor.T, both, lower=False)
+        free, across = solved[:, :-1], solved[:, -1]
+        return (free - np.outer(across, pull @ free) / (pull @ across)).T
 
     def _bent(self, white: Matrix) -> Matrix:
         stretched = np.sinh(self.tail * np.arcsinh(white) + self.skew) - np.sinh(self.skew)

@@ -56,7 +56,7 @@ class ForwardPass:
             strange = strangeness(told, batch.anchored, known)
         kept, row_sd = (part.double() for part in rows_given(batch, source, posterior))
         vectors = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
-        factors, freedom = posterior.draw_factor().cpu().numpy(), posterior.freedom.cpu().numpy()
+        factors, freedom = posterior.factor.cpu().numpy(), posterior.freedom.cpu().numpy()
         columns = torch.stack([*vectors, kept, row_sd]).cpu().numpy()
         means = source.columns.mean.double().cpu().numpy()
         answers = []

@@ -160,7 +160,7 @@ def test_the_saved_form_draws_the_same() -> None:
     family = made(4, seed=7)
     factor = family.draw_factor()
     vectors = (getattr(family, k).numpy() for k in NAMES[:4])
-    form = BentForm(*vectors, factor.numpy(), float(family.freedom))
+    form = BentForm(*vectors, family.factor.numpy(), float(family.freedom))
     drawn = form.sample(50, np.random.default_rng(0)).q
     rng = np.random.default_rng(0)
     white = rng.standard_normal((50, 4))

@@ -19,6 +19,33 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
             ["compared.png", "--classes", "3", "--draws", "60"],
             "wrote compared.png",
         ),
+        ("monitor_windows.py", ["drift.png", "--windows", "6"], "wrote drift.png"),
+        (
+            "benchmarks/amortized_calibration.py",
+            ["--classes", "6", "--beyond", "9", "--datasets", "8", "--datasets-beyond", "2"],
+            "quantities lie in the band",
+        ),
+        (
+            "benchmarks/amortized_truth.py",
+            [
+                "--cache",
+                "cache",
+                "--classes",
+                "3",
+                "--seeds",
+                "1",
+                "--warmup",
+                "30",
+                "--draws",
+                "30",
+            ],
+            "ratio",
+        ),
+        (
+            "benchmarks/amortized_speed.py",
+            ["--classes", "4", "--many", "12", "--windows", "3", "--warmup", "40", "--draws", "40"],
+            "HMC to ESS 400",
+        ),
         (
             "benchmarks/model_cost.py",
             ["--classes", "40", "--rounds", "2", "--repeats", "2"],
