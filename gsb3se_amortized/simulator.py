@@ -53,6 +53,15 @@ class Ranges:
     alpha: tuple[float, float] = (0.0, 9.0)
     beta: tuple[float, float] = (0.0, 8.0)
 
+    def __post_init__(self) -> None:
+        least = {"classes": 2, "labels": 1, "target": 1, "tau_C": 1e-6, "alpha": 0.0, "beta": 0.0}
+        for name, bound in least.items():
+            low, high = getattr(self, name)
+            if not bound <= low <= high:
+                raise ValueError(
+                    f"{name} must be two rising numbers from {bound:g} on; got {low} and {high}"
+                )
+
 
 class Simulated(NamedTuple):
     """A source with its windows, and the truth: theta (W, K), columns (K, K); and its weight."""

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import failed_with
 
+import gsb3se as gs
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.checkpoint import Checkpoint, load
 from gsb3se_amortized.columns import Columns
@@ -32,7 +34,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"gsb3se_amortized.train.{name}", 4)
 
 
-def run(folder: Path, plan: Plan | None = SMALL, **more: object) -> Checkpoint:
+def trained(folder: Path, plan: Plan | None = SMALL, **more: object) -> Checkpoint:
     finished = train(folder, plan, report_every=1, validate_every=3, **more)  # type: ignore[arg-type]
     assert finished is not None
     return finished
@@ -57,24 +59,24 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole")
+    whole = trained(tmp_path / "whole")
 
     def stop(report: Report) -> None:
         if report.step == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "stopped", save_seconds=0, tell=stop)
+        trained(tmp_path / "stopped", save_seconds=0, tell=stop)
     assert (tmp_path / "stopped" / STATE).exists()
     assert not (tmp_path / "stopped" / ENCODER).exists()
-    resumed = run(tmp_path / "stopped", plan=None)
+    resumed = trained(tmp_path / "stopped", plan=None)
     assert torch.equal(weights(whole), weights(resumed))
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     """The same global batches under torchrun with gloo."""
-    alone = run(tmp_path / "one")
+    alone = trained(tmp_path / "one")
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
@@ -99,14 +101,14 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
 
 def test_workers_change_nothing(tmp_path: Path) -> None:
     plan = replace(SMALL, steps=3)
-    one, other = run(tmp_path / "a", plan), run(tmp_path / "b", plan, workers=2)
+    one, other = trained(tmp_path / "a", plan), trained(tmp_path / "b", plan, workers=2)
     assert torch.equal(weights(one), weights(other))
 
 
 def test_a_folder_keeps_to_its_plan(tmp_path: Path) -> None:
-    run(tmp_path, replace(SMALL, steps=1))
+    trained(tmp_path, replace(SMALL, steps=1))
     with pytest.raises(ValueError, match="another plan"):
-        run(tmp_path, SMALL)
+        trained(tmp_path, SMALL)
     with pytest.raises(ValueError, match="no training"):
         train(tmp_path / "nowhere", None)
     with pytest.raises(ValueError, match="CUDA"):
@@ -167,3 +169,35 @@ def test_an_encoder_says_what_it_was_made_with() -> None:
     assert Encoder(**SMALL.settings).settings == SMALL.settings
     with pytest.raises(ValueError, match="multiple"):
         Encoder(width=7)
+
+
+SMALL_COMMAND = [
+    "train", "--out", "encoder", "--steps", "4", "--width", "8", "--classes", "5", "8",
+    "--warmup", "1", "--report-every", "1", "--validate-every", "2", "--save-every", "0",
+]  # fmt: skip
+
+
+def test_the_command_trains_resumes_and_is_used(run, tmp_path):
+    result = run(*SMALL_COMMAND)
+    assert result.exit_code == 0, result.output
+    assert "in validation" in result.output and "wrote encoder" in result.output
+    assert failed_with(run(*SMALL_COMMAND), "--resume")
+    again = run("train", "--out", "encoder", "--resume")
+    assert again.exit_code == 0, again.output
+    found = load(tmp_path / "encoder" / ENCODER)
+    assert found.card["steps"] == 4 and found.ranges.classes == (5, 8)
+    counts = gs.ShiftCounts([[9, 1], [1, 9]], [30, 20], labels=["ant", "bee"])
+    counts.save(tmp_path / "counts.npz")
+    used = run(
+        "estimate", "--counts", "counts.npz", "--backend", "amortized",
+        "--checkpoint", "encoder/encoder.safetensors",
+    )  # fmt: skip
+    assert used.exit_code == 0, used.output
+    assert "5 to 8 classes, here are 2" in " ".join(used.output.split())
+
+
+def test_the_command_says_what_is_wrong(run):
+    assert failed_with(run("train", "--out", "x", "--resume"), "no training to go on")
+    assert failed_with(run("train", "--out", "x", "--width", "6"), "multiple of 4")
+    assert failed_with(run("train", "--out", "x", "--device", "cuda"), "CUDA")
+    assert failed_with(run("train", "--out", "x", "--classes", "9", "3"), "classes")

@@ -19,6 +19,7 @@ from gsb3se.files import as_csv, as_json, write_text
 from gsb3se.inference.hmc import HMC
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
+from gsb3se_amortized import Amortized
 
 _ROWS_SHOWN = 25
 
@@ -27,6 +28,9 @@ _ROWS_SHOWN = 25
 @input_options
 @click.option(
     "--backend", type=click.Choice(list(BACKENDS)), default=DEFAULT_BACKEND, show_default=True
+)
+@click.option(
+    "--checkpoint", default="base", show_default=True, help="Of amortized: a name, or a file."
 )
 @model_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -40,6 +44,7 @@ _ROWS_SHOWN = 25
 @click.option("--plot", type=File, help="Draw the intervals to a .png, .pdf or .svg file.")
 def estimate(
     backend: str,
+    checkpoint: str,
     graph: Path | None,
     hmc: HMC,
     prior: Prior,
@@ -54,16 +59,23 @@ def estimate(
 
     Validation rows have a true label and a prediction, target rows a prediction. With
     --count-column each row stands for several.
+
+    \b
+    gsb3se estimate --validation val.csv --target new.csv --graph graph.npz --out shares.csv
+    gsb3se estimate --counts counts.npz --backend amortized --checkpoint encoder.safetensors
     """
     with plain_speech():
         for path in out:
             check_output(path, "--out", ".csv", ".json", ".npz")
         check_output(plot, "--plot", *plots.SUFFIXES)
-        chosen: Backend = hmc if backend == "hmc" else as_backend(backend)
+        known: dict[str, Backend] = {"hmc": hmc, "amortized": Amortized(checkpoint)}
+        chosen = known[backend] if backend in known else as_backend(backend)
         counts = read_inputs(**sources).counts
-        known = None if graph is None else load_graph(graph, counts)
+        similar = None if graph is None else load_graph(graph, counts)
         with console.status(f"inferring {counts.n_classes} shares by {backend}"):
-            posterior = infer(counts, known, prior=prior, backend=chosen, seed=seed, strict=strict)
+            posterior = infer(
+                counts, similar, prior=prior, backend=chosen, seed=seed, strict=strict
+            )
         for path in out:
             _write(path, posterior, counts, level)
         if plot is not None:
