@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,6 +163,13 @@ class Identifiability:
     never_predicted: tuple[Label, ...]
     findings: tuple[Finding, ...]
 
+    def of_target(self, counts: ShiftCounts) -> Identifiability:
+        """The same for another target of the same validation counts."""
+        about_target = ("fewer target predictions",)
+        kept = [found for found in self.findings if not found.sentence.startswith(about_target)]
+        never = counts.never_predicted
+        return replace(self, never_predicted=never, findings=(*kept, *_few_targets(counts)))
+
     def figures(self) -> dict[str, Any]:
         """The attributes for ``Diagnostics.figures``."""
         return {
@@ -230,14 +237,6 @@ def identifiability(
                 "each of them",
             )
         )
-    if counts.n_target < counts.n_classes:
-        findings.append(
-            Finding(
-                Status.NOT_IDENTIFIED,
-                f"fewer target predictions ({counts.n_target}) than classes "
-                f"({counts.n_classes}): most of the answer is the prior's",
-            )
-        )
     if missing and spectrum:
         smallest = 0.0  # of the whole matrix, whose columns of unseen classes are zero
     return Identifiability(
@@ -247,8 +246,18 @@ def identifiability(
         weakest,
         missing,
         counts.never_predicted,
-        tuple(findings),
+        (*findings, *_few_targets(counts)),
     )
+
+
+def _few_targets(counts: ShiftCounts) -> list[Finding]:
+    if counts.n_target >= counts.n_classes:
+        return []
+    told = (
+        f"fewer target predictions ({counts.n_target}) than classes ({counts.n_classes}): most of "
+        "the answer is the prior's"
+    )
+    return [Finding(Status.NOT_IDENTIFIED, told)]
 
 
 def _ratio(largest: float, smallest: float) -> float:

@@ -192,7 +192,10 @@ def _problems(
 
 def _finished(posterior: Posterior, problem: Problem, strict: bool) -> Posterior:
     counts = problem.counts
-    posterior = replace(posterior, labels=counts.labels, n_target=counts.n_target, problem=problem)
+    if posterior.problem is not problem:
+        posterior = replace(
+            posterior, labels=counts.labels, n_target=counts.n_target, problem=problem
+        )
     report(posterior.diagnostics, posterior if strict else None)
     return posterior
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import gammaincinv
 
 from gsb3se.simplex import Matrix, Vector, softmax
@@ -130,11 +130,12 @@ class BentStudent:
     q = softmax(x), x_i = centre_i + scale_i bend_i(w_i), where w is a Student t of precision R =
     factor factor' on the hyperplane a'w = 0, a = R (1 / scale), and bend(w) = (sinh(tail asinh(w) +
     skew) - sinh(skew)) / (tail cosh(skew)) rises, is 0 at 0 and has slope one there. The predicted
-    shares given q are r = rows q, each times exp(row_sd noise), brought to the sum one.
+    shares given q are (1 - follows) columns q + follows observed, each times exp(row_sd noise),
+    brought to the sum one.
 
     Attributes:
         centre, scale, skew, tail: (K,); factor: (K, K) lower; freedom: degrees of freedom.
-        rows: (K, K) and row_sd: (K,), or None.
+        columns: (K, K) mean of C; follows, observed, row_sd: (K,); or none of the four.
     """
 
     centre: Vector
@@ -143,7 +144,9 @@ class BentStudent:
     tail: Vector
     factor: Matrix
     freedom: float
-    rows: Matrix | None = None
+    columns: Matrix | None = None
+    follows: Vector | None = None
+    observed: Vector | None = None
     row_sd: Vector | None = None
 
     def __post_init__(self) -> None:
@@ -158,62 +161,75 @@ class BentStudent:
         object.__setattr__(self, "freedom", float(self.freedom))
         if min(self.scale.min(), self.tail.min(), self.freedom) <= 0:
             raise ValueError("scale, tail and freedom must be positive")
-        if self.rows is None or self.row_sd is None:
-            if self.rows is not self.row_sd:
-                raise ValueError("rows and row_sd come together")
-            return
-        if np.shape(self.rows) != (n, n) or np.shape(self.row_sd) != (n,):
-            raise ValueError(f"rows must be ({n}, {n}) and row_sd ({n},)")
-        object.__setattr__(self, "rows", frozen(self.rows, "rows"))
-        object.__setattr__(self, "row_sd", frozen(self.row_sd, "row_sd"))
+        rows = {"columns": (n, n), "follows": (n,), "observed": (n,), "row_sd": (n,)}
+        given = [name for name in rows if getattr(self, name) is not None]
+        if given and len(given) < len(rows):
+            raise ValueError(f"{', '.join(rows)} come together; got {', '.join(given)} alone")
+        for name in given:
+            if np.shape(getattr(self, name)) != rows[name]:
+                raise ValueError(f"{name} must be {rows[name]}")
+            object.__setattr__(self, name, frozen(getattr(self, name), name))
 
     @property
     def n_classes(self) -> int:
         return len(self.centre)
 
     def shares(self) -> Matrix:
-        """A fixed set of antithetic draws of q, for summaries."""
+        """A fixed set of antithetic draws of q, for summaries; in single precision."""
         pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
         rng = np.random.default_rng(0)
-        half = rng.standard_normal((pairs, self.n_classes))
+        half = rng.standard_normal((pairs, self.n_classes), dtype=np.float32)
         levels = (rng.permutation(pairs) + 0.5) / pairs  # of the chi^2, evenly spread
         chance = gammaincinv(self.freedom / 2, levels) / (self.freedom / 2)
-        moved = self._in_the_plane(half) / np.sqrt(chance)[:, None]
-        return self._bent(np.concatenate([moved, -moved]))
+        moved = self._in_the_plane(half) / np.sqrt(chance)[:, None].astype(np.float32)
+        return self._bent(np.concatenate([moved, -moved])).astype(float)
 
     def sample(self, n: int, rng: np.random.Generator) -> Shares:
         """Independent draws."""
         white = rng.standard_normal((n, self.n_classes))
         chance = rng.chisquare(self.freedom, (n, 1)) / self.freedom
         q = self._bent(self._in_the_plane(white) / np.sqrt(chance))
-        if self.rows is None or self.row_sd is None:
+        if self.columns is None or self.follows is None:
             return Shares(q, None)
-        r = q @ self.rows.T * np.exp(self.row_sd * rng.standard_normal(q.shape))
+        r = (1 - self.follows) * (q @ self.columns.T) + self.follows * np.asarray(self.observed)
+        r = r * np.exp(np.asarray(self.row_sd) * rng.standard_normal(q.shape))
         return Shares(q, r / r.sum(axis=1, keepdims=True))
 
-    def _in_the_plane(self, white: Matrix) -> Matrix:
+    def _in_the_plane(self, white: NDArray[Any]) -> NDArray[Any]:
         """Draws of N(0, R^-1) given a'w = 0 from white ones, a row each."""
         pull = self.factor @ (self.factor.T @ (1 / self.scale))
         pull = np.maximum(pull, 1e-6 * np.abs(pull).max())
-        both = np.column_stack([white.T, solve_triangular(self.factor, pull, lower=True)])
-        solved = solve_triangular(self.factor.T, both, lower=False)
-        free, across = solved[:, :-1], solved[:, -1]
-        return (free - np.outer(across, pull @ free) / (pull @ across)).T
+        across = cho_solve((self.factor, True), pull)
+        across /= pull @ across
+        pull, across = pull.astype(white.dtype), across.astype(white.dtype)
+        factor = self.factor.astype(white.dtype)
+        free = solve_triangular(factor, white.T, lower=True, trans="T", check_finite=False)
+        return (free - np.outer(across, pull @ free)).T
 
-    def _bent(self, white: Matrix) -> Matrix:
-        stretched = np.sinh(self.tail * np.arcsinh(white) + self.skew) - np.sinh(self.skew)
-        slope = self.scale / (self.tail * np.cosh(self.skew))
-        return softmax(self.centre + slope * stretched, axis=1)
+    def _bent(self, white: NDArray[Any]) -> Matrix:
+        skew, tail = self.skew.astype(white.dtype), self.tail.astype(white.dtype)
+        slope = (self.scale / (tail * np.cosh(skew))).astype(white.dtype)
+        stretched = np.sinh(tail * np.arcsinh(white) + skew) - np.sinh(skew)
+        return softmax(self.centre.astype(white.dtype) + slope * stretched, axis=1)
 
 
 def frozen(values: Any, name: str) -> NDArray[np.float64]:
-    """A copy in floats that nobody can change; every number finite."""
-    array = np.array(values)
+    """Floats that nobody can change, a copy unless they are such; every number finite."""
+    array = values if _is_fixed(values) else np.array(values)
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite numbers")
-    array = array.astype(float)
+    array = array.astype(float, copy=False)
     array.flags.writeable = False
     return array
+
+
+def _is_fixed(values: Any) -> bool:
+    """Whether these are numbers that nobody can change, or a part of such."""
+    while isinstance(values, np.ndarray) and not values.flags.writeable:
+        if values.base is None:
+            return True
+        values = values.base
+    return False
 
 
 def _check_shares(draws: NDArray[np.float64], name: str) -> None:

@@ -64,7 +64,9 @@ class Posterior:
 
     def __post_init__(self) -> None:
         n = self.form.n_classes
-        object.__setattr__(self, "labels", as_labels(self.labels, n))
+        checked = self.problem is not None and self.labels is self.problem.counts.labels
+        if not checked or len(self.labels) != n:
+            object.__setattr__(self, "labels", as_labels(self.labels, n))
         if self.confusion_mean is not None:
             matrix = frozen(self.confusion_mean, "confusion_mean")
             if matrix.shape != (n, n):
@@ -325,7 +327,8 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentStudent:
         return LogisticNormal(arrays["mean"], arrays["factor"], r_mean, r_factor)
     if arrays["form"] == _KINDS[BentStudent]:
         needed = {k: arrays[k] for k in ("centre", "scale", "skew", "tail", "factor", "freedom")}
-        return BentStudent(**needed, rows=arrays.get("rows"), row_sd=arrays.get("row_sd"))
+        rows = ("columns", "follows", "observed", "row_sd")
+        return BentStudent(**needed, **{k: arrays[k] for k in rows if k in arrays})
     raise ValueError(f"unknown form {str(arrays['form'])!r}")
 
 

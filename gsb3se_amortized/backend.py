@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
+from gsb3se.diagnostics import (
+    Diagnostics,
+    Finding,
+    Identifiability,
+    Status,
+    identifiability,
+)
 from gsb3se.errors import require
 from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
@@ -86,7 +92,7 @@ class Amortized:
     ) -> Iterator[tuple[int, Posterior]]:
         """The posteriors of one pass, by their places."""
         for answer, group in zip(forward(groups, problems), groups, strict=True):
-            directions = _directions(group.problem)
+            known = _identified(group.problem)
             unknown = outside(answer.ranges, group.problem)
             for place, form, strange in zip(
                 group.places, answer.forms, answer.strangeness, strict=True
@@ -99,14 +105,14 @@ class Amortized:
                         f"{strange:.2g} of the limit)"
                     )
                     findings.append(Finding(Status.UNFAMILIAR, told))
-                known = identifiability(problem.counts, directions, directions is not None)
-                figures = {"strangeness": float(strange)} | known.figures()
+                here = known.of_target(problem.counts)
+                figures = {"strangeness": float(strange)} | here.figures()
                 yield (
                     place,
                     Posterior(
                         form,
                         problem.counts.labels,
-                        Diagnostics.of([*known.findings, *findings], figures),
+                        Diagnostics.of([*here.findings, *findings], figures),
                         "amortized",
                         answer.confusion_mean,
                         problem.counts.n_target,
@@ -183,7 +189,5 @@ def _about_target(ranges: Ranges, problem: Problem) -> list[Finding]:
     return [Finding(Status.UNFAMILIAR, told)]
 
 
-def _directions(problem: Problem) -> Any:
-    if problem.n_classes > _SPECTRUM or problem.counts.n_validation == 0:
-        return None
-    return weak_directions(problem.counts)
+def _identified(problem: Problem) -> Identifiability:
+    return identifiability(problem.counts, spectrum=problem.n_classes <= _SPECTRUM)

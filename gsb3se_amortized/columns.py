@@ -77,9 +77,9 @@ class ColumnEncoder(nn.Module):
         self.second = CellNetwork(_CELL_FEATURES + 3, width, cell_width, 3)
         self.size = nn.Linear(width, 1)
 
-    def forward(self, batch: Batch, similar: Similarity) -> Columns:
+    def forward(self, batch: Batch, similar: Similarity, cells: Tensor) -> Columns:
+        """Columns from the counts ``cells`` (S, K, K), which are the batch's."""
         mask = batch.mask
-        cells = dense_counts(batch)
         features, edges, edge_features = _describe(batch, similar, cells)
         h = self.enter(features) * mask[..., None]
         for attend, mix in zip(self.attention, self.mix, strict=True):
@@ -126,20 +126,27 @@ class CellNetwork(nn.Module):
         self, cells: tuple[Tensor, ...], nodes: Tensor, context: Tensor
     ) -> tuple[Tensor, ...]:
         """Outputs (S, K, K) each, from as many features, the nodes (S, K, H) and context (S, H)."""
-        column = (self.column(nodes) + self.source(context)[:, None])[:, None]
-        row = self.row(nodes)[:, :, None]
+        # Channels first: features and outputs are whole planes, and none is interleaved.
+        row = self.row(nodes).movedim(-1, 0)[..., None]
+        column = self.column(nodes) + self.source(context)[:, None] + self.own.bias
+        column = column.movedim(-1, 0)[:, :, None]
         if torch.is_grad_enabled():
-            hidden = self.own(torch.stack(cells, dim=-1)) + row + column
-            return self.out(torch.relu(hidden)).unbind(dim=-1)
+            return self._told(torch.stack(cells), row, column).unbind()
         # Without gradients a few rows at a time, which stay in the processor's cache.
         few = max(1, _BLOCK // column.numel())
         told = cells[0].new_empty((self.out.out_features, *cells[0].shape))
-        for start in range(0, row.shape[1], few):
+        for start in range(0, row.shape[2], few):
             rows = slice(start, start + few)
-            some = torch.stack([feature[:, rows] for feature in cells], dim=-1)
-            hidden = self.own(some).add_(row[:, rows]).add_(column).relu_()
-            told[:, :, rows] = self.out(hidden).movedim(-1, 0)
-        return told.unbind(dim=0)
+            some = torch.stack([feature[:, rows] for feature in cells])
+            told[:, :, rows] = self._told(some, row[:, :, rows], column)
+        return told.unbind()
+
+    def _told(self, cells: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """Outputs first, from (F, S, R, K), (H, S, R, 1) and (H, S, 1, K)."""
+        hidden = (row + column).flatten(1)
+        hidden = hidden.addmm_(self.own.weight, cells.flatten(1)).relu_()
+        out = torch.addmm(self.out.bias[:, None], self.out.weight, hidden)
+        return out.reshape(-1, *cells.shape[1:])
 
 
 def dense_counts(batch: Batch) -> Tensor:

@@ -20,24 +20,31 @@ from torch.nn.functional import softplus
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.columns import HEADS, ColumnEncoder, Columns, dense_counts, global_features
 from gsb3se_amortized.family import BentStudent
+from gsb3se_amortized.newton import Gaussian, Place, newton_step
 from gsb3se_amortized.similarity import Similarity
 
 _STATE_FEATURES = 12
 _MESSAGES = 8
 _EM_STEPS = 12
 _LARGEST_STEP = 3.0  # of x in a layer
-_LARGEST_MOVE = 4.0  # of the Newton step, in sds
 _LEAST_PRECISION = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A batch's sources, encoded: all that its windows need to know of them."""
+    """A batch's sources, encoded: all that its windows need to know of them.
+
+    Attributes:
+        columns: what is known of them; similar: the label graphs.
+        laplacian: (S, K, K) in double precision.
+        known: (S, 4) sizes and kinds; cells: (S, K, K) the confusion counts.
+    """
 
     columns: Columns
     similar: Similarity
     laplacian: Tensor
     known: Tensor
+    cells: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +66,6 @@ class Physics:
     force: Tensor
     precision: Tensor
     features: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Gaussian:
-    """A Newton step and its Gaussian: x (S, K, W), sd (S, K, W), factor (S, W, K, K)."""
-
-    x: Tensor
-    move: Tensor
-    sd: Tensor
-    factor: Tensor
 
 
 class Encoder(nn.Module):
@@ -113,13 +110,13 @@ class Encoder(nn.Module):
 
     def encode(self, batch: Batch) -> Source:
         """The first half, which does not look at targets."""
-        similar = Similarity.of(batch)
-        sizes = dense_counts(batch).sum(dim=1)
+        similar, cells = Similarity.of(batch), dense_counts(batch)
         return Source(
-            self.columns(batch, similar),
+            self.columns(batch, similar, cells),
             similar,
             similar.dense_laplacian(),
-            global_features(batch, sizes),
+            global_features(batch, cells.sum(dim=1)),
+            cells,
         )
 
     def infer(self, source: Source, targets: Tensor) -> BentStudent:
@@ -139,15 +136,18 @@ class Encoder(nn.Module):
             state.x, state.hidden, state.log_tau + self.strength(pooled)[..., 0].clamp(-3, 3)
         )
         found = self._newton(source, counts, state)
-        state = State(found.x, state.hidden, state.log_tau)
-        extra = torch.stack([found.sd.log() / 2, found.move / found.sd], dim=-1)
+        x, move, sd = (
+            part.movedim(1, 2).to(state.x.dtype) for part in (found.x, found.move, found.sd)
+        )
+        state = State(x, state.hidden, state.log_tau)
+        extra = torch.stack([sd.log() / 2, move / sd], dim=-1)
         for layer in self.after:
             state = layer(source, counts, state, extra)
         return self._posterior(state, found, mask)
 
     def _posterior(self, state: State, found: Gaussian, mask: Tensor) -> BentStudent:
         told = self.head(state.hidden).double()
-        sd = found.sd.double()
+        sd = found.sd.movedim(1, 2).double()
         centre = state.x.double() + sd * 2 * torch.tanh(told[..., 0])
         scale = sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
         skew = 1.5 * torch.tanh(told[..., 2])
@@ -156,51 +156,22 @@ class Encoder(nn.Module):
         freedom = 1.5 + self.freedom(pooled)[..., 0].double().clamp(-3, 8).exp()
         there = mask.movedim(1, 2).expand(*sd.movedim(1, 2).shape)
         centre, scale, skew, tail = (p.movedim(1, 2) for p in (centre, scale, skew, tail))
-        return BentStudent(centre, scale, skew, tail, found.factor, freedom, there)
+        return BentStudent(centre, scale, skew, tail, found.factor.double(), freedom, there)
 
     def _newton(self, source: Source, counts: Tensor, state: State) -> Gaussian:
-        """One Newton step with the exact Gauss-Newton matrix, and the Gaussian there.
-
-        With E = diag(r / n' + sum_i q_i^2 v_i), M = Q C'E^-1 C Q and N the columns' effective
-        sizes, the information on log q is A = (M^-1 - N^-1)^-1 = N (N - M)^-1 N - N: what the
-        columns' sums being one takes from the noise. To it come tau_q L and a learned diagonal.
-        """
+        """The step from the present state, with what is learned of noise and precision."""
         found = physics(source, counts, state)
-        more = softplus(self.precision(state.hidden) - 4)
-        mask = source.similar.mask[:, None, :]  # (S, 1, K)
-        q, r, x = (part.movedim(1, 2).double() for part in (found.q, found.r, state.x))
-        noise = (found.noise * (1 + more[..., 0])).movedim(1, 2).double()
-        total = counts.sum(dim=1).double()[..., None].clamp_min(1.0)
-        residual = counts.movedim(1, 2).double() / total - r
-        mean = source.columns.mean.double()[:, None]
-        root = source.columns.noise.double()[:, None].sqrt()  # N^-1/2
-        weighted = mean * (q * root)[..., None, :] / noise.sqrt()[..., None]
-        identity = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
-        inner = (1 + 1e-9) * identity - weighted.mT @ weighted
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
-        score = weighted.mT @ (residual / noise.sqrt())[..., None]
-        score = (inverse @ score)[..., 0] / root
-        tau = state.log_tau.exp().double()[..., None]
-        laplacian = source.laplacian[:, None]
-        force = score - tau * (laplacian @ x[..., None])[..., 0]
-        sizes = root.reciprocal().square()
-        outer = (root[..., None] * root[..., None, :]).reciprocal()
-        stiff = tau * laplacian.diagonal(dim1=-2, dim2=-1)
-        diagonal = inverse.diagonal(dim1=-2, dim2=-1) * sizes - sizes + stiff
-        added = more[..., 1].movedim(1, 2).double() * diagonal - sizes + 1e-6
-        whole = torch.addcmul(tau[..., None] * laplacian, inverse, outer)
-        whole = whole + torch.diag_embed(torch.where(mask, added, 1.0 - sizes))
-        factor = torch.linalg.cholesky(whole)
-        covariance = torch.cholesky_inverse(factor)
-        move = (covariance @ torch.where(mask, force, 0.0)[..., None])[..., 0]
-        ones = mask.to(whole.dtype)[..., None]
-        level = (ones * (whole @ ones)).sum(dim=-2)
-        variance = covariance.diagonal(dim1=-2, dim2=-1) - 1 / level
-        sd = torch.where(mask, variance.clamp_min(1e-10).sqrt(), 1.0)
-        move = _LARGEST_MOVE * sd * torch.tanh(move / (_LARGEST_MOVE * sd))
-        factor = sd[..., None] * factor
-        x, move, sd = (p.movedim(1, 2).to(state.x.dtype) for p in (x + move, move, sd))
-        return Gaussian(x, move, sd, factor)
+        noisier, stiffer = softplus(self.precision(state.hidden) - 4).unbind(dim=-1)
+        total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
+        noise = found.noise * (1 + noisier)
+        x, q, r, noise, residual, stiffer = (
+            part.movedim(1, 2)
+            for part in (state.x, found.q, found.r, noise, counts / total - found.r, stiffer)
+        )
+        place = Place(x, q, r, noise, residual, stiffer, state.log_tau.exp()[..., None])
+        columns = source.columns
+        mask = source.similar.mask
+        return newton_step(columns.mean, columns.noise.reciprocal(), source.laplacian, mask, place)
 
 
 class Layer(nn.Module):
@@ -241,8 +212,8 @@ class Layer(nn.Module):
         strength = state.log_tau[..., None] / 3
         context = self.window(torch.cat([plain, weighted, known, size, strength], dim=-1))
         node = self.node(source.columns.nodes)[:, :, None]
-        moved = self.out(torch.relu(own + node + context[:, None]))
-        hidden = (state.hidden + moved) * mask
+        moved = self.out(own.add_(node).add_(context[:, None]).relu_())
+        hidden = moved.add_(state.hidden).mul_(mask)
         gate, shift, tighter = self.step(hidden).unbind(dim=-1)
         step = torch.sigmoid(gate) * found.force / found.precision
         step = step + 2 * torch.tanh(shift) * found.precision.rsqrt()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.columns import dense_counts
 from gsb3se_amortized.encoder import Encoder, Source
 from gsb3se_amortized.family import BentStudent
 
@@ -23,7 +22,7 @@ _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
 
 def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
     """(S, W, 9) figures of every window."""
-    cells = dense_counts(batch)
+    cells = source.cells
     sizes, right = cells.sum(dim=1), cells.diagonal(dim1=1, dim2=2)
     mask = batch.mask
     known = (sizes > 0) & mask
@@ -33,9 +32,8 @@ def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
     spread = torch.where(known, (share - usual[:, None]).square(), 0.0).sum(dim=1) / n_known
     wrong = (sizes - right).sum(dim=1)
     n = batch.widest
-    beside = torch.zeros_like(cells).reshape(-1, n)
-    beside[batch.edges[0], batch.edges[1] % n] = 1.0
-    near = (beside.reshape(cells.shape) * cells).sum(dim=(1, 2))
+    beside = cells.reshape(-1, n)[batch.edges[0], batch.edges[1] % n]
+    near = torch.zeros_like(wrong).index_add(0, batch.edges[0] // n, beside)
     filled = (cells > 0).sum(dim=(1, 2)) / n_known
     labels = sizes.sum(dim=1) / batch.sizes
     of_source = torch.stack(

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gsb3se.forms import BentStudent as BentForm
+from gsb3se.forms import frozen
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector
 from gsb3se_amortized.backend import Group
@@ -56,27 +58,35 @@ class ForwardPass:
             strange = strangeness(told, batch.anchored, known)
         kept, row_sd = (part.double() for part in rows_given(batch, source, posterior))
         vectors = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
-        factors, freedom = posterior.factor.cpu().numpy(), posterior.freedom.cpu().numpy()
-        columns = torch.stack([*vectors, kept, row_sd]).cpu().numpy()
+        freedom = posterior.freedom.cpu().numpy()
+        factors = _fixed(posterior.factor)
+        columns = _fixed(torch.stack([*vectors, kept, row_sd]))
         means = source.columns.mean.double().cpu().numpy()
         answers = []
         for s, group in enumerate(groups):
             n = group.problem.n_classes
             mean = np.ascontiguousarray(means[s, :n, :n])
             mean /= mean.sum(axis=0)
+            mean = frozen(mean, "confusion_mean")  # shared by all windows
             forms = []
             for w, place in enumerate(group.places):
                 centre, scale, skew, tail, follows, noise = columns[:, s, w, :n]
                 counts = problems[place].counts
-                observed = follows * counts.target / counts.n_target
-                rows = (1 - follows)[:, None] * mean + observed[:, None]
+                shares = (follows, counts.target / counts.n_target, noise)
                 factor = factors[s, w, :n, :n]
                 forms.append(
-                    BentForm(centre, scale, skew, tail, factor, freedom[s, w], rows, noise)
+                    BentForm(centre, scale, skew, tail, factor, freedom[s, w], mean, *shares)
                 )
             distances = strange[s].cpu().numpy()
             answers.append(Answer(forms, distances, mean, self.trained.ranges))
         return answers
+
+
+def _fixed(tensor: Tensor) -> NDArray[np.float64]:
+    """A copy that cannot be changed, so that its parts need not be copied again."""
+    array = np.array(tensor.cpu().numpy())
+    array.flags.writeable = False
+    return array
 
 
 def _windows(group: Group, problems: Sequence[Problem]) -> SourceWindows:

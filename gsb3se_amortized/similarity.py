@@ -19,12 +19,14 @@ class Similarity:
         ones: (S, 1, 1) weight of an exchangeable graph, otherwise zero.
         mask: (S, K).
         degrees: (S, K) row sums of W; one where there is no class.
+        exchangeable: whether any source's graph is.
     """
 
     weights: Tensor
     ones: Tensor
     mask: Tensor
     degrees: Tensor
+    exchangeable: bool
 
     @classmethod
     def of(cls, batch: Batch) -> Similarity:
@@ -38,14 +40,17 @@ class Similarity:
         degrees = degrees.index_add(0, batch.edges[0], batch.weights).reshape(mask.shape)
         degrees = degrees + batch.ones[:, None] * (batch.sizes[:, None] - 1)
         degrees = torch.where(mask, degrees, torch.ones_like(degrees))
-        return cls(weights, batch.ones[:, None, None], mask, degrees)
+        exchangeable = bool((batch.ones > 0).any())
+        return cls(weights, batch.ones[:, None, None], mask, degrees, exchangeable)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """W x for x (S, K, C), zero where there is no class."""
+        product = torch.sparse.mm(self.weights, x.reshape(-1, x.shape[-1])).reshape(x.shape)
+        if not self.exchangeable:
+            return product
         there = self.mask[..., None]
-        flat = torch.sparse.mm(self.weights, x.reshape(-1, x.shape[-1])).reshape(x.shape)
         whole = torch.where(there, x, 0.0).sum(dim=1, keepdim=True) - x
-        return torch.where(there, flat + self.ones * whole, 0.0)
+        return torch.where(there, product + self.ones * whole, 0.0)
 
     def laplacian(self, x: Tensor) -> Tensor:
         """L x for x (S, K, C), zero where there is no class."""
@@ -57,7 +62,8 @@ class Similarity:
         block, row = self.weights.indices()[0] // n, self.weights.indices()[0] % n
         dense = torch.zeros((n_sources, n, n), dtype=torch.float64, device=self.ones.device)
         dense[block, row, self.weights.indices()[1] % n] = -self.weights.values().double()
-        pairs = (self.mask[:, :, None] & self.mask[:, None, :]).double()
-        dense = dense - self.ones.double() * pairs
-        dense.diagonal(dim1=1, dim2=2).zero_()
-        return dense - torch.diag_embed(dense.sum(dim=2))
+        if self.exchangeable:
+            dense -= self.ones * (self.mask[:, :, None] & self.mask[:, None, :])
+            dense.diagonal(dim1=1, dim2=2).zero_()
+        dense.diagonal(dim1=1, dim2=2).copy_(-dense.sum(dim=2))
+        return dense
