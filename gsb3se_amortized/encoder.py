@@ -262,6 +262,13 @@ def physics(source: Source, counts: Tensor, state: State) -> Physics:
     return Physics(q, r, noise, force, precision, features)
 
 
+def predicted_shares(columns: Columns, posterior: BentStudent) -> tuple[Tensor, Tensor]:
+    """(S, K, W) r = C q at the posterior's centre, and the variance of r given q."""
+    x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
+    q = torch.softmax(x, dim=1).to(columns.mean.dtype)
+    return (columns.mean @ q).clamp_min(1e-12), columns.variance @ q.square()
+
+
 def likely_log_shares(mean: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
     """(S, K, W) where to start: a few steps of EM on the columns' means, classes without counts
     at half a prediction."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.encoder import Encoder, Source
+from gsb3se_amortized.encoder import Encoder, Source, predicted_shares
 from gsb3se_amortized.family import BentStudent
 
 _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
@@ -47,13 +47,10 @@ def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
         ],
         dim=-1,
     )
-    columns = source.columns
-    x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
-    q = torch.softmax(x, dim=1).to(columns.mean.dtype)
-    counts = batch.targets.movedim(1, 2).to(columns.mean.dtype)
+    r, unsure = predicted_shares(source.columns, posterior)
+    counts = batch.targets.movedim(1, 2).to(r.dtype)
     total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
-    r = (columns.mean @ q).clamp_min(1e-12)
-    noise = r / total + columns.variance @ q.square() + total**-2.0
+    noise = r / total + unsure + total**-2.0
     misfit = torch.where(mask[..., None], (counts / total - r).square() / noise, 0.0)
     of_window = torch.stack(
         [

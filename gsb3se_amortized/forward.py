@@ -18,7 +18,7 @@ from gsb3se.simplex import Matrix, Vector
 from gsb3se_amortized.backend import Group
 from gsb3se_amortized.batch import Batch, SourceWindows
 from gsb3se_amortized.checkpoint import load
-from gsb3se_amortized.encoder import Source
+from gsb3se_amortized.encoder import Source, predicted_shares
 from gsb3se_amortized.familiarity import strangeness, summaries
 from gsb3se_amortized.family import BentStudent
 from gsb3se_amortized.simulator import Ranges
@@ -103,11 +103,7 @@ def rows_given(batch: Batch, source: Source, posterior: BentStudent) -> tuple[Te
     With s_j the variance of r_j given q and r_j / n' that of its observation, r_j lies s / (s + r /
     n') of the way to what was observed.
     """
-    columns = source.columns
-    x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
-    q = torch.softmax(x, dim=1).to(columns.mean.dtype)
-    r = (columns.mean @ q).clamp_min(1e-12)
-    unsure = columns.variance @ q.square()
+    r, unsure = predicted_shares(source.columns, posterior)
     seen = r / batch.targets.sum(dim=2)[:, None].clamp_min(1.0)
     kept = unsure / (unsure + seen)
     sd = (kept * seen).sqrt() / r
