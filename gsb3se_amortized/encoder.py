@@ -97,6 +97,7 @@ class Encoder(nn.Module):
         self.precision = nn.Linear(width, 2)
         self.head = nn.Linear(width, 4)
         self.freedom = nn.Linear(width, 1)
+        self.register_buffer("temper", torch.ones(()))  # of the widths, set after training
         self.importance = nn.Linear(width, 1)  # for training alone: the expected log weight
         nn.init.zeros_(self.freedom.weight)
         nn.init.constant_(self.freedom.bias, 5.0)
@@ -149,7 +150,7 @@ class Encoder(nn.Module):
         told = self.head(state.hidden).double()
         sd = found.sd.movedim(1, 2).double()
         centre = state.x.double() + sd * 2 * torch.tanh(told[..., 0])
-        scale = sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
+        scale = self.temper * sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
         skew = 1.5 * torch.tanh(told[..., 2])
         tail = torch.exp(0.7 * torch.tanh(told[..., 3]))
         pooled = (state.hidden * mask[..., None]).sum(dim=1) / mask.sum(dim=1)[..., None]

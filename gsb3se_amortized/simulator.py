@@ -111,7 +111,7 @@ def simulate_source(
     counts = rng.multinomial(sizes, confusion.T).T
     tau_q = np.maximum(rng.gamma(1.0, size=windows), 1e-6)
     theta = (graph.sample_fields(windows, rng) / np.sqrt(tau_q)).T
-    n_target = [round(_log_uniform(ranges.target, rng)) for _ in range(windows)]
+    n_target = [round(log_uniform(ranges.target, rng)) for _ in range(windows)]
     predicted = softmax(theta, axis=1) @ confusion.T
     targets = rng.multinomial(n_target, predicted / predicted.sum(axis=1, keepdims=True))
     source = SourceWindows(sparse.csc_array(counts), graph, anchored, targets)
@@ -200,7 +200,7 @@ class Shifts(IterableDataset[Batch]):
     def batch(self, step: int, shard: int) -> Batch:
         """The batch of a step's shard."""
         rng = np.random.default_rng([self.seed, step, shard])
-        n_classes = round(_log_uniform(self.ranges.classes, rng))
+        n_classes = round(log_uniform(self.ranges.classes, rng))
         sources, windows = batch_shape(n_classes)
         return simulate_batch(n_classes, sources, windows, rng, self.ranges)
 
@@ -222,7 +222,7 @@ def _from_proposal(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> 
     low, high = ranges.tau_C
     tau_C = max(rng.gamma(1.0), _LEAST_TAU)
     if rng.random() >= _FROM_PRIOR:
-        tau_C = _log_uniform(ranges.tau_C, rng)
+        tau_C = log_uniform(ranges.tau_C, rng)
     # Densities of log tau_C: Gamma(1, 1) and log-uniform.
     prior = tau_C * np.exp(-tau_C)
     uniform = (low <= tau_C <= high) / np.log(high / low)
@@ -264,7 +264,7 @@ def _peaked_columns(graph: LabelGraph, tau_C: float, rng: np.random.Generator) -
 
 
 def _validation_sizes(n: int, ranges: Ranges, rng: np.random.Generator) -> np.ndarray:
-    usual = _log_uniform(ranges.labels, rng)
+    usual = log_uniform(ranges.labels, rng)
     unequal = rng.random() < 0.5
     spread = np.exp(rng.uniform(0, 1) * rng.standard_normal(n)) if unequal else np.ones(n)
     sizes = np.clip(np.rint(usual * spread), *ranges.labels).astype(np.int64)
@@ -273,5 +273,6 @@ def _validation_sizes(n: int, ranges: Ranges, rng: np.random.Generator) -> np.nd
     return sizes
 
 
-def _log_uniform(ends: tuple[float, float], rng: np.random.Generator) -> float:
+def log_uniform(ends: tuple[float, float], rng: np.random.Generator) -> float:
+    """A number between the ends, its logarithm uniform."""
     return float(np.exp(rng.uniform(*np.log(ends))))

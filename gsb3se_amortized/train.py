@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, distributed, nn
@@ -37,7 +38,13 @@ from gsb3se_amortized.columns import Columns
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import typical
 from gsb3se_amortized.family import BentStudent
-from gsb3se_amortized.simulator import Ranges, Shifts
+from gsb3se_amortized.simulator import (
+    Ranges,
+    Shifts,
+    batch_shape,
+    log_uniform,
+    simulate_batch,
+)
 
 STATE, ENCODER, LOG = "training.safetensors", "encoder.safetensors", "log.csv"
 _KIND = "gsb3se training"
@@ -46,7 +53,7 @@ _LARGEST_LOSS = 30.0  # nats a class, beyond which a window teaches nothing
 _LARGEST_GRADIENT = 1.0
 _EXPECTED = (-2.5, 1.5)  # of the log importance
 _VALIDATION = 1 << 40  # the step from which batches are for validation
-_VALIDATION_BATCHES, _TYPICAL_BATCHES, _DRAWS = 40, 400, 200
+_VALIDATION_BATCHES, _TYPICAL_BATCHES, _TEMPER_BATCHES, _DRAWS = 40, 400, 100, 200
 
 
 @dataclass(frozen=True)
@@ -322,6 +329,41 @@ def ranks_of_truth(
     return (drawn < truth).double().mean(dim=0)[posterior.mask]
 
 
+@torch.no_grad()
+def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
+    """The factor by which its widths must change for intervals to cover what they say.
+
+    Maximum likelihood sees to the tails of the errors before their middle, and leaves intervals a
+    little too wide. On data sets whose hyper-parameters come from their priors, all of one weight:
+    the factor at which coverage of 50 % and 90 % intervals are off by the least in sum.
+    """
+    generator = torch.Generator(device).manual_seed(plan.seed)
+    factors = torch.linspace(0.8, 1.2, 21, dtype=torch.float64, device=device)
+    levels = torch.tensor([0.5, 0.9], device=device)
+    inside = []
+    for step in range(_TEMPER_BATCHES):
+        rng = np.random.default_rng([plan.seed, 3 * _VALIDATION + step])
+        n_classes = round(log_uniform(plan.ranges.classes, rng))
+        shape = batch_shape(n_classes)
+        batch = simulate_batch(n_classes, *shape, rng, plan.ranges, wide=False).to(device)
+        posterior, _ = encoder(batch)
+        assert batch.theta is not None
+        x = posterior.sample(_DRAWS, generator)
+        truth = torch.softmax(torch.where(posterior.mask, batch.theta, -torch.inf), dim=-1)
+        for factor in factors:
+            drawn = torch.softmax(posterior.centre + factor * (x - posterior.centre), dim=-1)
+            rank = (drawn < truth).double().mean(dim=0)
+            covered = (rank - 0.5).abs()[..., None] < levels / 2
+            covered = torch.where(posterior.mask[..., None], covered, False)
+            inside.append(covered.sum(dim=-2) / batch.sizes[:, None, None])
+    found = [
+        torch.cat([part.flatten(0, 1) for part in inside[k :: len(factors)]]).mean(dim=0)
+        for k in range(len(factors))
+    ]
+    off = (torch.stack(found) - levels).abs().sum(dim=-1)
+    return float(factors[off.argmin()])
+
+
 def read_plan(state: Path) -> Plan:
     """The plan of a training that stands in a file."""
     _, metadata = read_tensors(state, _KIND)
@@ -378,12 +420,14 @@ def _finished(run: _Run, plan: Plan, device: torch.device) -> Checkpoint:
     """The averaged encoder with what it needs to know strangers."""
     shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges)
     encoder = run.average.eval()
+    encoder.temper.mul_(tempered(encoder, plan, device))
     simulated = (
         shifts.batch(2 * _VALIDATION + step, 0).to(device) for step in range(_TYPICAL_BATCHES)
     )
     known = {k: v.cpu() for k, v in typical(encoder, simulated).items()}
     card = {"seed": plan.seed, "steps": plan.steps, "shards": plan.shards, "plan": asdict(plan)}
     card |= {"seconds": round(run.seconds), "skipped_steps": run.skipped}
+    card |= {"temper": float(encoder.temper)}
     return Checkpoint(encoder.cpu(), plan.ranges, known, card)
 
 

@@ -1,5 +1,6 @@
 """Training: it learns, goes on after a stop as if there had been none, and shares its work."""
 
+import copy
 import csv
 import os
 import subprocess
@@ -17,7 +18,7 @@ from gsb3se_amortized.checkpoint import Checkpoint, load
 from gsb3se_amortized.columns import Columns
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.simulator import Ranges
-from gsb3se_amortized.train import ENCODER, LOG, STATE, Plan, Report, columns_loss, train
+from gsb3se_amortized.train import ENCODER, LOG, STATE, Plan, Report, columns_loss, tempered, train
 
 SMALL = Plan(
     steps=6,
@@ -30,7 +31,7 @@ SMALL = Plan(
 @pytest.fixture(autouse=True)
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation and familiarity from a few batches."""
-    for name in ("_VALIDATION_BATCHES", "_TYPICAL_BATCHES"):
+    for name in ("_VALIDATION_BATCHES", "_TYPICAL_BATCHES", "_TEMPER_BATCHES"):
         monkeypatch.setattr(f"gsb3se_amortized.train.{name}", 4)
 
 
@@ -82,7 +83,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
         "import sys\n"
         "from test_amortized_train import SMALL, train\n"
         "import gsb3se_amortized.train as module\n"
-        "module._VALIDATION_BATCHES = module._TYPICAL_BATCHES = 4\n"
+        "module._VALIDATION_BATCHES = module._TYPICAL_BATCHES = module._TEMPER_BATCHES = 4\n"
         "if __name__ == '__main__':\n"
         "    train(sys.argv[1], SMALL, report_every=1, validate_every=3)\n"
     )
@@ -201,3 +202,12 @@ def test_the_command_says_what_is_wrong(run):
     assert failed_with(run("train", "--out", "x", "--width", "6"), "multiple of 4")
     assert failed_with(run("train", "--out", "x", "--device", "cuda"), "CUDA")
     assert failed_with(run("train", "--out", "x", "--classes", "9", "3"), "classes")
+
+
+def test_widths_that_are_off_are_tempered(monkeypatch):
+    monkeypatch.setattr("gsb3se_amortized.train._TEMPER_BATCHES", 12)
+    plan, cpu = Plan(seed=5, ranges=Ranges(classes=(5, 20))), torch.device("cpu")
+    encoder = copy.deepcopy(load("base").encoder)
+    right = tempered(encoder, plan, cpu)
+    encoder.temper.mul_(1.15)
+    assert tempered(encoder, plan, cpu) == pytest.approx(right / 1.15, abs=0.05)
