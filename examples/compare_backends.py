@@ -28,6 +28,7 @@ def main(picture: Path, classes: int, cache: Path | None, draws: int) -> None:
         prior=gs.Prior.anchored(),
         backends={
             "structured": gs.Structured(),
+            "amortized": "amortized",
             "variational": gs.Variational(),
             "mean field": gs.Variational(family="mean-field"),
             "Laplace": gs.Laplace(),

@@ -228,3 +228,38 @@ def test_every_parameter_learns() -> None:
         name for name, p in objective.named_parameters() if p.grad is None or not p.grad.any()
     ]
     assert silent == []
+
+
+def test_the_newton_step_is_the_same_in_blocks_and_in_single_precision(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    batch = Batch.of([simulate_source(n, 5, rng).source for n in (9, 8)])
+    whole, _ = encoder(batch)
+    monkeypatch.setattr("gsb3se_amortized.newton._BLOCK", 2 * 81)  # two windows at a time
+    with torch.no_grad():
+        blocks, _ = encoder(batch)
+        monkeypatch.setattr("gsb3se_amortized.newton._SINGLE", 5)
+        single, _ = encoder(batch)
+    for other, tolerance in ((blocks, 1e-5), (single, 1e-2)):
+        assert torch.allclose(whole.centre, other.centre, atol=tolerance)
+        precision, again = (f.factor @ f.factor.mT for f in (whole, other))
+        assert torch.allclose(precision, again, atol=tolerance, rtol=tolerance)
+
+
+def test_single_precision_gives_way_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gsb3se_amortized import newton
+
+    tried = []
+
+    def step(*arguments: object) -> str:
+        tried.append(arguments[-1])
+        if arguments[-1] is torch.float32:
+            raise torch.linalg.LinAlgError
+        return "found"
+
+    monkeypatch.setattr(newton, "_step", step)
+    nothing = torch.zeros(1, 1, newton._SINGLE)
+    place = newton.Place(*(nothing for _ in range(7)))
+    found = newton._step_without_gradients(nothing, nothing, nothing, nothing, place)
+    assert found == "found" and tried == [torch.float32, torch.float64]
