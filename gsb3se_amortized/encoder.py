@@ -28,6 +28,7 @@ _MESSAGES = 8
 _EM_STEPS = 12
 _LARGEST_STEP = 3.0  # of x in a layer
 _LEAST_PRECISION = 0.05
+_LEAST_NOISE = 1e-18  # below what counts within the ranges give
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +166,11 @@ class Encoder(nn.Module):
         noisier, stiffer = softplus(self.precision(state.hidden) - 4).unbind(dim=-1)
         total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
         noise = found.noise * (1 + noisier)
-        x, q, r, noise, residual, stiffer = (
+        x, q, noise, residual, stiffer = (
             part.movedim(1, 2)
-            for part in (state.x, found.q, found.r, noise, counts / total - found.r, stiffer)
+            for part in (state.x, found.q, noise, counts / total - found.r, stiffer)
         )
-        place = Place(x, q, r, noise, residual, stiffer, state.log_tau.exp()[..., None])
+        place = Place(x, q, noise, residual, stiffer, state.log_tau.exp()[..., None])
         columns = source.columns
         mask = source.similar.mask
         return newton_step(columns.mean, columns.noise.reciprocal(), source.laplacian, mask, place)
@@ -230,7 +231,7 @@ def physics(source: Source, counts: Tensor, state: State) -> Physics:
     q = torch.softmax(torch.where(mask, x, -torch.inf), dim=1)
     total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
     r = (columns.mean @ q).clamp_min(1e-12)
-    noise = r / total + columns.variance @ q.square()
+    noise = (r / total + columns.variance @ q.square()).clamp_min(_LEAST_NOISE)
     z = (counts / total - r) / noise
     score = q * (columns.mean.mT @ z)
     score = score - q * score.sum(dim=1, keepdim=True)

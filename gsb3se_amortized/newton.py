@@ -18,6 +18,7 @@ from torch import Tensor
 _LARGEST_MOVE = 4.0  # in sds
 _BLOCK = 1 << 18  # numbers in the matrices of the windows that are worked on together
 _SINGLE = 500  # classes from which single precision is tried
+_JITTER, _SINGLE_JITTER = 1e-9, 1e-5  # relative additions to noise and precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Place:
     """Where the step starts; (S, W, K) each but for tau.
 
     Attributes:
-        x, q, r: log shares, shares and predicted shares; noise: variances of r's observation.
+        x, q: log shares and shares; noise: variances of the predicted shares' observation.
         residual: observed minus predicted shares.
         stiffer: learned addition to the precision's diagonal, as a share of it.
         tau: (S, W, 1) strength tau_q.
@@ -33,7 +34,6 @@ class Place:
 
     x: Tensor
     q: Tensor
-    r: Tensor
     noise: Tensor
     residual: Tensor
     stiffer: Tensor
@@ -65,7 +65,7 @@ def newton_step(
     parts = vars(place)
     windows, n = place.x.shape[1:]
     if torch.is_grad_enabled():
-        return _step(mean, sizes, laplacian, mask, place, torch.float64)
+        return _step(mean, sizes, laplacian, mask, place)
     few = max(1, _BLOCK // n**2)
     found = []
     for start in range(0, windows, few):
@@ -83,35 +83,50 @@ def _tensors(found: Gaussian) -> tuple[Tensor, ...]:
 def _step_without_gradients(
     mean: Tensor, sizes: Tensor, laplacian: Tensor, mask: Tensor, place: Place
 ) -> Gaussian:
+    """The step in the first precision, and with the first addition to the noise, that serves.
+
+    Counts far beyond the trained ranges make matrices that are singular to the digits there are.
+    """
+    attempts = [(torch.float64, more) for more in (_JITTER, 1e-6, 1e-3)]
     if place.x.shape[-1] >= _SINGLE:
+        attempts.insert(0, (torch.float32, _SINGLE_JITTER))
+    for dtype, jitter in attempts:
         try:
-            found = _step(mean, sizes, laplacian, mask, place, torch.float32)
-            if bool(torch.isfinite(found.sd).all()):
-                return found
+            found = _step(mean, sizes, laplacian, mask, place, dtype, jitter)
         except torch.linalg.LinAlgError:
-            pass
-    return _step(mean, sizes, laplacian, mask, place, torch.float64)
+            continue
+        if bool(torch.isfinite(found.sd).all()):
+            return found
+    raise FloatingPointError("the encoder's precision matrix is singular: use backend='structured'")
 
 
 def _step(
-    mean: Tensor, sizes: Tensor, laplacian: Tensor, mask: Tensor, place: Place, dtype: torch.dtype
+    mean: Tensor,
+    sizes: Tensor,
+    laplacian: Tensor,
+    mask: Tensor,
+    place: Place,
+    dtype: torch.dtype = torch.float64,
+    jitter: float = _JITTER,
 ) -> Gaussian:
     mean, sizes, laplacian = (
         part.to(dtype)[:, None] for part in (mean, sizes, laplacian)
     )  # beside the windows
     mask = mask[:, None]
     place = Place(**{k: v.to(dtype) for k, v in vars(place).items()})
-    x, tau, spread, root = place.x, place.tau, place.noise.sqrt(), sizes.sqrt()
+    # A little more noise than there is: N - M stays positive, and with it A.
+    spread = (place.noise * (1 + jitter)).sqrt()
+    x, tau, root = place.x, place.tau, sizes.sqrt()
     weighted = mean * ((place.q / root)[..., None, :] / spread[..., None])
     identity = torch.eye(x.shape[-1], dtype=dtype, device=x.device)
-    inner = (1 + torch.finfo(dtype).eps ** 0.5 / 16) * identity - weighted.mT @ weighted
+    inner = identity - weighted.mT @ weighted
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(inner))
     score = weighted.mT @ (place.residual / spread)[..., None]
     score = (inverse @ score)[..., 0] * root
     force = score - tau * (laplacian @ x[..., None])[..., 0]
     stiff = tau * laplacian.diagonal(dim1=-2, dim2=-1)
     diagonal = inverse.diagonal(dim1=-2, dim2=-1) * sizes - sizes + stiff
-    added = place.stiffer * diagonal - sizes + 1e-6
+    added = (place.stiffer + jitter) * diagonal - sizes + 1e-6
     outer = root[..., None] * root[..., None, :]
     whole = torch.addcmul(tau[..., None] * laplacian, inverse, outer)
     whole = whole + torch.diag_embed(torch.where(mask, added, 1.0 - sizes))

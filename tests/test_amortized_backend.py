@@ -212,3 +212,14 @@ def test_broken_checkpoints_are_told_in_a_sentence(tmp_path: Path):
     (tmp_path / "cut.safetensors").write_bytes(checkpoints.find("base").read_bytes()[:5000])
     with pytest.raises(ValueError, match="no whole safetensors"):
         load(tmp_path / "cut.safetensors")
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()])
+@pytest.mark.parametrize("n", [2, 10])
+def test_counts_beyond_all_bounds_give_finite_answers(n, prior):
+    target = np.zeros(n, dtype=int)
+    target[0] = 10**10
+    post = quietly(gs.ShiftCounts(10**9 * np.eye(n, dtype=int), target), prior=prior)
+    assert np.isfinite([post.mean, post.sd]).all()
+    assert post.mean[0] > 0.9
+    assert "unfamiliar" in post.diagnostics.message

@@ -252,14 +252,16 @@ def test_single_precision_gives_way_where_it_fails(monkeypatch: pytest.MonkeyPat
 
     tried = []
 
-    def step(*arguments: object) -> str:
-        tried.append(arguments[-1])
-        if arguments[-1] is torch.float32:
+    nothing = torch.zeros(1, 1, newton._SINGLE)
+    place = newton.Place(*(nothing for _ in range(6)))
+
+    def step(*arguments: object) -> newton.Gaussian:
+        tried.append(arguments[-2])
+        if len(tried) < 3:
             raise torch.linalg.LinAlgError
-        return "found"
+        return newton.Gaussian(nothing, nothing, nothing + float("nan"), nothing)
 
     monkeypatch.setattr(newton, "_step", step)
-    nothing = torch.zeros(1, 1, newton._SINGLE)
-    place = newton.Place(*(nothing for _ in range(7)))
-    found = newton._step_without_gradients(nothing, nothing, nothing, nothing, place)
-    assert found == "found" and tried == [torch.float32, torch.float64]
+    with pytest.raises(FloatingPointError, match="backend='structured'"):
+        newton._step_without_gradients(nothing, nothing, nothing, nothing, place)
+    assert tried == [torch.float32, torch.float64, torch.float64, torch.float64]
