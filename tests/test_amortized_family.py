@@ -52,12 +52,12 @@ def sum_zero_basis(n: int) -> torch.Tensor:
 @pytest.mark.parametrize("padded", [0, 2])
 def test_density_has_mass_one_and_the_mean_of_its_draws(padded: int) -> None:
     family = made(3, padded=padded)
-    grid = torch.linspace(-40, 40, 1001, dtype=torch.float64)
+    grid = torch.linspace(-40, 40, 641, dtype=torch.float64)
     across = torch.stack(torch.meshgrid(grid, grid, indexing="ij"), dim=-1).reshape(-1, 2)
     theta = across @ sum_zero_basis(3).T
     theta = torch.cat([theta, torch.zeros(len(theta), padded, dtype=torch.float64)], dim=1)
     mass = repeated(family, len(theta)).log_density(theta).exp() * float(grid[1] - grid[0]) ** 2
-    assert mass.sum() == pytest.approx(1.0, abs=1e-6)
+    assert mass.sum() == pytest.approx(1.0, abs=1e-4)
     x = family.sample(100_000, torch.Generator().manual_seed(0))[:, :3]
     drawn = x - x.mean(dim=-1, keepdim=True)
     exact = (mass[:, None] * theta[:, :3]).sum(dim=0)
