@@ -32,6 +32,7 @@ LIMITS = {
 }
 # Of a class without rows the posterior is far from any Gaussian.
 EMPTY_LIMITS = LIMITS | {
+    "amortized": Tolerance(0.3, 0.9, (0.4, 1.5)),
     "laplace": Tolerance(0.8, 2.0, (0.5, 4.5)),
     "newton": Tolerance(0.5, 1.2, (0.5, 2.5)),
 }
