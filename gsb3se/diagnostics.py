@@ -152,7 +152,7 @@ class Identifiability:
             value: below twice the noise the direction is not clearly seen in the data.
         weakest: classes whose shares trade off against each other along such directions.
         without_validation, never_predicted: classes by name.
-        findings: what of this stands against the result.
+        about_source, about_target: what of this stands against the result.
     """
 
     smallest_singular_value: float
@@ -161,14 +161,18 @@ class Identifiability:
     weakest: tuple[Label, ...]
     without_validation: tuple[Label, ...]
     never_predicted: tuple[Label, ...]
-    findings: tuple[Finding, ...]
+    about_source: tuple[Finding, ...]
+    about_target: tuple[Finding, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What stands against the result."""
+        return self.about_source + self.about_target
 
     def of_target(self, counts: ShiftCounts) -> Identifiability:
         """The same for another target of the same validation counts."""
-        about_target = ("fewer target predictions",)
-        kept = [found for found in self.findings if not found.sentence.startswith(about_target)]
         never = counts.never_predicted
-        return replace(self, never_predicted=never, findings=(*kept, *_few_targets(counts)))
+        return replace(self, never_predicted=never, about_target=_few_targets(counts))
 
     def figures(self) -> dict[str, Any]:
         """The attributes for ``Diagnostics.figures``."""
@@ -246,18 +250,19 @@ def identifiability(
         weakest,
         missing,
         counts.never_predicted,
-        (*findings, *_few_targets(counts)),
+        tuple(findings),
+        _few_targets(counts),
     )
 
 
-def _few_targets(counts: ShiftCounts) -> list[Finding]:
+def _few_targets(counts: ShiftCounts) -> tuple[Finding, ...]:
     if counts.n_target >= counts.n_classes:
-        return []
+        return ()
     told = (
         f"fewer target predictions ({counts.n_target}) than classes ({counts.n_classes}): most of "
         "the answer is the prior's"
     )
-    return [Finding(Status.NOT_IDENTIFIED, told)]
+    return (Finding(Status.NOT_IDENTIFIED, told),)
 
 
 def _ratio(largest: float, smallest: float) -> float:

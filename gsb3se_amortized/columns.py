@@ -57,7 +57,7 @@ class Columns:
 class ColumnEncoder(nn.Module):
     """Validation counts, label graph and prior to :class:`Columns`."""
 
-    def __init__(self, width: int = 32, cell_width: int = 16, layers: int = 2) -> None:
+    def __init__(self, width: int, cell_width: int, layers: int = 2) -> None:
         super().__init__()
         self.enter = nn.Sequential(
             nn.Linear(3 * _NODE_FEATURES + _GLOBAL_FEATURES, 2 * width),

@@ -130,6 +130,14 @@ def test_simulated_counts_are_familiar():
     assert np.mean(np.array(strange) > 1) < 0.05
 
 
+def test_each_window_is_told_its_own_findings(case):
+    few, many = quietly(case.counts, case.graph, targets=[[1] + [0] * 11, [50] * 12])
+    assert "fewer target predictions (1)" in few.diagnostics.message
+    assert "fewer target predictions" not in many.diagnostics.message
+    one = quietly(case.counts.with_target([1] + [0] * 11), case.graph)
+    assert one.diagnostics.message == few.diagnostics.message
+
+
 def test_refined_it_is_the_structured_posterior(case):
     refined = quietly(case.counts, case.graph, backend=Amortized(refine="structured"))
     exact = quietly(case.counts, case.graph, backend="structured")
