@@ -72,8 +72,7 @@ class Amortized:
 
     def infer_many(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[Posterior]:
         """The posteriors of many problems; of those that share a source it is encoded once."""
-        for module in ("torch", "torch_geometric", "safetensors"):
-            require(module, extra="amortized")
+        require_packages()
         from gsb3se_amortized.forward import ForwardPass
 
         began = time.perf_counter()
@@ -132,6 +131,12 @@ class Amortized:
                 target = problems[place].counts.target
                 refined[place] = source.infer(target, rng, likely=answers[place].mean)
         return [refined[place] for place in range(len(problems))]
+
+
+def require_packages() -> None:
+    """Say which command installs what is missing."""
+    for module in ("torch", "torch_geometric", "safetensors"):
+        require(module, extra="amortized")
 
 
 def sources_of(problems: Sequence[Problem]) -> list[Group]:

@@ -197,6 +197,12 @@ def test_the_command_trains_resumes_and_is_used(run, tmp_path):
     assert "5 to 8 classes, here are 2" in " ".join(used.output.split())
 
 
+def test_the_command_says_what_is_missing(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    result = run("train", "--out", "x")
+    assert failed_with(result, "pip install 'gsb3se[amortized]'")
+
+
 def test_the_command_says_what_is_wrong(run):
     assert failed_with(run("train", "--out", "x", "--resume"), "no training to go on")
     assert failed_with(run("train", "--out", "x", "--width", "6"), "multiple of 4")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gsb3se.cli.console import console, notes, plain_speech
+from gsb3se_amortized.backend import require_packages
 
 if TYPE_CHECKING:
     from gsb3se_amortized.train import Report
@@ -71,6 +72,7 @@ def train(
     torchrun --nproc-per-node 2 --no-python gsb3se train --out encoder --steps 20000
     """
     with plain_speech():
+        require_packages()
         from gsb3se_amortized.simulator import Ranges
         from gsb3se_amortized.train import ENCODER, STATE, Plan
         from gsb3se_amortized.train import train as run
