@@ -44,8 +44,8 @@ class Checkpoint:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
-        tensors = {f"encoder.{k}": v.contiguous() for k, v in self.encoder.state_dict().items()}
-        tensors |= {f"typical.{k}": v.contiguous() for k, v in self.typical.items()}
+        tensors = {f"encoder.{k}": v for k, v in self.encoder.state_dict().items()}
+        tensors |= {f"typical.{k}": v for k, v in self.typical.items()}
         metadata = {
             "kind": "gsb3se encoder",
             "version": FORMAT_VERSION,
@@ -53,8 +53,7 @@ class Checkpoint:
             "ranges": asdict(self.ranges),
             "card": dict(self.card),
         }
-        content = save(tensors, {"gsb3se": json.dumps(metadata)})
-        write_atomically(path, lambda file: file.write(content))
+        write_tensors(path, tensors, metadata)
 
 
 def find(name: str | os.PathLike[str]) -> Path:
@@ -100,7 +99,7 @@ def _load(path: Path, modified: int, device: str) -> Checkpoint:
     try:
         encoder = Encoder(**metadata["settings"])
         encoder.load_state_dict(part(tensors, "encoder."))
-        ranges = Ranges(**{k: tuple(v) for k, v in metadata["ranges"].items()})
+        ranges = Ranges.of(metadata["ranges"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged or of another encoder: {error}") from None
     encoder.to(device).eval().requires_grad_(False)
@@ -110,6 +109,15 @@ def _load(path: Path, modified: int, device: str) -> Checkpoint:
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin so, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
+) -> None:
+    """Write a safetensors file of ours, which :func:`read_tensors` reads, whole or not at all."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = save(plain, {"gsb3se": json.dumps(metadata)})
+    write_atomically(path, lambda file: file.write(content))
 
 
 def read_tensors(

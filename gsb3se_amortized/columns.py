@@ -84,10 +84,10 @@ class ColumnEncoder(nn.Module):
         h = self.enter(features) * mask[..., None]
         for attend, mix in zip(self.attention, self.mix, strict=True):
             told = attend(h.flatten(0, 1), edges, edge_features).reshape(h.shape)
-            common = _pooled(h, mask)[:, None].expand_as(h)
+            common = pooled(h, mask)[:, None].expand_as(h)
             h = (h + mix(torch.cat([h, told, common], dim=-1))) * mask[..., None]
-        common = _pooled(h, mask)
-        spread = (_pooled((h - common[:, None]).square(), mask) + 1e-6).sqrt()
+        common = pooled(h, mask)
+        spread = (pooled((h - common[:, None]).square(), mask) + 1e-6).sqrt()
         context = torch.relu(self.pool(torch.cat([common, spread], dim=-1)))
 
         described = _describe_cells(batch, similar, cells)
@@ -189,8 +189,8 @@ def _describe(batch: Batch, similar: Similarity, cells: Tensor) -> tuple[Tensor,
         ],
         dim=-1,
     )
-    common = _pooled(features, mask)
-    spread = _pooled((features - common[:, None]).square(), mask).sqrt()
+    common = pooled(features, mask)
+    spread = pooled((features - common[:, None]).square(), mask).sqrt()
     whole = torch.cat([common, spread, global_features(batch, sizes)], dim=-1)[:, None]
     features = torch.cat([features, whole.expand(-1, n, -1)], dim=-1)
     predicted, truth = batch.cells[0], batch.cells[0] // n * n + batch.cells[1]
@@ -228,6 +228,7 @@ def _describe_cells(batch: Batch, similar: Similarity, cells: Tensor) -> tuple[T
     )
 
 
-def _pooled(h: Tensor, mask: Tensor) -> Tensor:
-    """Mean over a source's classes."""
-    return (h * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+def pooled(h: Tensor, mask: Tensor) -> Tensor:
+    """Mean of h (S, K, ...) over a source's classes."""
+    there = mask.reshape(*mask.shape, *[1] * (h.ndim - 2))
+    return (h * there).sum(dim=1) / there.sum(dim=1)

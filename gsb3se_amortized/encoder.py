@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.columns import HEADS, ColumnEncoder, Columns, dense_counts, global_features
+from gsb3se_amortized.columns import (
+    HEADS,
+    ColumnEncoder,
+    Columns,
+    dense_counts,
+    global_features,
+    pooled,
+)
 from gsb3se_amortized.family import BentStudent
 from gsb3se_amortized.newton import Gaussian, Place, newton_step
 from gsb3se_amortized.similarity import Similarity
@@ -133,10 +140,8 @@ class Encoder(nn.Module):
         state = State(x, hidden, log_tau)
         for layer in self.before:
             state = layer(source, counts, state)
-        pooled = (state.hidden * mask[..., None]).sum(dim=1) / n[..., None]
-        state = State(
-            state.x, state.hidden, state.log_tau + self.strength(pooled)[..., 0].clamp(-3, 3)
-        )
+        stronger = self.strength(pooled(state.hidden, source.similar.mask))[..., 0]
+        state = State(state.x, state.hidden, state.log_tau + stronger.clamp(-3, 3))
         found = self._newton(source, counts, state)
         x, move, sd = (
             part.movedim(1, 2).to(state.x.dtype) for part in (found.x, found.move, found.sd)
@@ -154,8 +159,8 @@ class Encoder(nn.Module):
         scale = self.temper * sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
         skew = 1.5 * torch.tanh(told[..., 2])
         tail = torch.exp(0.7 * torch.tanh(told[..., 3]))
-        pooled = (state.hidden * mask[..., None]).sum(dim=1) / mask.sum(dim=1)[..., None]
-        freedom = 1.5 + self.freedom(pooled)[..., 0].double().clamp(-3, 8).exp()
+        freedom = self.freedom(pooled(state.hidden, mask[..., 0]))[..., 0].double()
+        freedom = 1.5 + freedom.clamp(-3, 8).exp()
         there = mask.movedim(1, 2).expand(*sd.movedim(1, 2).shape)
         centre, scale, skew, tail = (p.movedim(1, 2) for p in (centre, scale, skew, tail))
         return BentStudent(centre, scale, skew, tail, found.factor.double(), freedom, there)
@@ -205,7 +210,7 @@ class Layer(nn.Module):
         ]
         parts = [state.hidden, found.features, *told]
         own = self.own(torch.cat(parts if extra is None else [*parts, extra], dim=-1))
-        plain = (state.hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        plain = pooled(state.hidden, source.similar.mask)
         weighted = (state.hidden * q).sum(dim=1)
         windows = plain.shape[1]
         known = torch.cat([source.columns.context, source.known], dim=-1)
@@ -220,7 +225,7 @@ class Layer(nn.Module):
         step = torch.sigmoid(gate) * found.force / found.precision
         step = step + 2 * torch.tanh(shift) * found.precision.rsqrt()
         x = state.x + step.clamp(-_LARGEST_STEP, _LARGEST_STEP)
-        change = (tighter * mask[..., 0]).sum(dim=1) / mask[..., 0].sum(dim=1)
+        change = pooled(tighter, source.similar.mask)
         return State(x, hidden, state.log_tau + change.clamp(-2, 2))
 
 

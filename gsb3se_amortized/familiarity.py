@@ -15,13 +15,16 @@ from torch import Tensor
 
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.encoder import Encoder, Source, predicted_shares
-from gsb3se_amortized.family import BentStudent
 
 _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
 
 
-def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
-    """(S, W, 9) figures of every window."""
+def summaries(batch: Batch, source: Source, r: Tensor, unsure: Tensor) -> Tensor:
+    """(S, W, 9) figures of every window.
+
+    Args:
+        r, unsure: (S, K, W) predicted shares and their variance given q.
+    """
     cells = source.cells
     sizes, right = cells.sum(dim=1), cells.diagonal(dim1=1, dim2=2)
     mask = batch.mask
@@ -47,7 +50,6 @@ def summaries(batch: Batch, source: Source, posterior: BentStudent) -> Tensor:
         ],
         dim=-1,
     )
-    r, unsure = predicted_shares(source.columns, posterior)
     counts = batch.targets.movedim(1, 2).to(r.dtype)
     total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
     noise = r / total + unsure + total**-2.0
@@ -70,7 +72,8 @@ def typical(encoder: Encoder, batches: Iterable[Batch]) -> dict[str, Tensor]:
     found: list[list[Tensor]] = [[], []]
     for batch in batches:
         source = encoder.encode(batch)
-        told = summaries(batch, source, encoder.infer(source, batch.targets))
+        posterior = encoder.infer(source, batch.targets)
+        told = summaries(batch, source, *predicted_shares(source.columns, posterior))
         for anchored, one in zip(batch.anchored.tolist(), told, strict=True):
             found[int(anchored)].append(one)
     means, whitenings, limits = [], [], []

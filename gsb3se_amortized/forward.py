@@ -18,9 +18,8 @@ from gsb3se.simplex import Matrix, Vector
 from gsb3se_amortized.backend import Group
 from gsb3se_amortized.batch import Batch, SourceWindows
 from gsb3se_amortized.checkpoint import load
-from gsb3se_amortized.encoder import Source, predicted_shares
+from gsb3se_amortized.encoder import predicted_shares
 from gsb3se_amortized.familiarity import strangeness, summaries
-from gsb3se_amortized.family import BentStudent
 from gsb3se_amortized.simulator import Ranges
 
 
@@ -53,10 +52,11 @@ class ForwardPass:
         source = encoder.encode(batch)
         posterior = encoder.infer(source, batch.targets)
         strange = torch.zeros(batch.targets.shape[:2])
+        predicted = predicted_shares(source.columns, posterior)
         if known:
-            told = summaries(batch, source, posterior)
+            told = summaries(batch, source, *predicted)
             strange = strangeness(told, batch.anchored, known)
-        kept, row_sd = (part.double() for part in rows_given(batch, source, posterior))
+        kept, row_sd = (part.double() for part in rows_given(batch, *predicted))
         vectors = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
         freedom = posterior.freedom.cpu().numpy()
         factors = _fixed(posterior.factor)
@@ -97,13 +97,15 @@ def _windows(group: Group, problems: Sequence[Problem]) -> SourceWindows:
     )
 
 
-def rows_given(batch: Batch, source: Source, posterior: BentStudent) -> tuple[Tensor, Tensor]:
+def rows_given(batch: Batch, r: Tensor, unsure: Tensor) -> tuple[Tensor, Tensor]:
     """(S, W, K) how far r follows the observed shares rather than E[C] q, and the sd of log r.
 
     With s_j the variance of r_j given q and r_j / n' that of its observation, r_j lies s / (s + r /
     n') of the way to what was observed.
+
+    Args:
+        r, unsure: (S, K, W) predicted shares and their variance given q.
     """
-    r, unsure = predicted_shares(source.columns, posterior)
     seen = r / batch.targets.sum(dim=2)[:, None].clamp_min(1.0)
     kept = unsure / (unsure + seen)
     sd = (kept * seen).sqrt() / r

@@ -14,7 +14,7 @@ peak as it was, and that of tau_C too, which does not move a peak.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +61,11 @@ class Ranges:
                 raise ValueError(
                     f"{name} must be two rising numbers from {bound:g} on; got {low} and {high}"
                 )
+
+    @classmethod
+    def of(cls, told: Mapping[str, Sequence[float]]) -> Ranges:
+        """Ranges as JSON has them, with lists for pairs."""
+        return cls(**{name: tuple(ends) for name, ends in told.items()})  # type: ignore[arg-type]
 
 
 class Simulated(NamedTuple):
@@ -180,9 +185,10 @@ class Shifts(IterableDataset[Batch]):
         rank: int = 0,
         world: int = 1,
         ranges: Ranges = Ranges(),  # noqa: B008
+        wide: bool = True,
     ) -> None:
         self.seed, self.first, self.last, self.shards = seed, first_step, last_step, shards
-        self.rank, self.world, self.ranges = rank, world, ranges
+        self.rank, self.world, self.ranges, self.wide = rank, world, ranges, wide
 
     def __iter__(self) -> Iterator[Batch]:
         from torch.utils.data import get_worker_info
@@ -202,7 +208,7 @@ class Shifts(IterableDataset[Batch]):
         rng = np.random.default_rng([self.seed, step, shard])
         n_classes = round(log_uniform(self.ranges.classes, rng))
         sources, windows = batch_shape(n_classes)
-        return simulate_batch(n_classes, sources, windows, rng, self.ranges)
+        return simulate_batch(n_classes, sources, windows, rng, self.ranges, self.wide)
 
 
 def batch_shape(n_classes: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import json
 import math
 import os
 import time
@@ -23,28 +22,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from gsb3se.errors import as_whole_number
-from gsb3se.files import as_csv, write_atomically, write_text
+from gsb3se.files import as_csv, write_text
 from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.checkpoint import Checkpoint, check_device, part, read_tensors
+from gsb3se_amortized.checkpoint import (
+    Checkpoint,
+    check_device,
+    part,
+    read_tensors,
+    write_tensors,
+)
 from gsb3se_amortized.columns import Columns
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import typical
 from gsb3se_amortized.family import BentStudent
-from gsb3se_amortized.simulator import (
-    Ranges,
-    Shifts,
-    batch_shape,
-    log_uniform,
-    simulate_batch,
-)
+from gsb3se_amortized.simulator import Ranges, Shifts
 
 STATE, ENCODER, LOG = "training.safetensors", "encoder.safetensors", "log.csv"
 _KIND = "gsb3se training"
@@ -323,10 +320,14 @@ def ranks_of_truth(
     posterior: BentStudent, batch: Batch, draws: int, generator: torch.Generator
 ) -> Tensor:
     """(N,) share of the draws below the true q, of every class of every window."""
+    return ranks_among(posterior.sample(draws, generator), posterior, batch)[posterior.mask]
+
+
+def ranks_among(x: Tensor, posterior: BentStudent, batch: Batch) -> Tensor:
+    """(S, W, K) share of the draws x (n, S, W, K) of log q that are below the true one."""
     assert batch.theta is not None
     truth = torch.softmax(torch.where(posterior.mask, batch.theta, -torch.inf), dim=-1)
-    drawn = torch.softmax(posterior.sample(draws, generator), dim=-1)
-    return (drawn < truth).double().mean(dim=0)[posterior.mask]
+    return (torch.softmax(x, dim=-1) < truth).double().mean(dim=0)
 
 
 @torch.no_grad()
@@ -341,18 +342,14 @@ def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
     factors = torch.linspace(0.8, 1.2, 21, dtype=torch.float64, device=device)
     levels = torch.tensor([0.5, 0.9], device=device)
     inside = []
+    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges, wide=False)
     for step in range(_TEMPER_BATCHES):
-        rng = np.random.default_rng([plan.seed, 3 * _VALIDATION + step])
-        n_classes = round(log_uniform(plan.ranges.classes, rng))
-        shape = batch_shape(n_classes)
-        batch = simulate_batch(n_classes, *shape, rng, plan.ranges, wide=False).to(device)
+        batch = shifts.batch(3 * _VALIDATION + step, 0).to(device)
         posterior, _ = encoder(batch)
-        assert batch.theta is not None
         x = posterior.sample(_DRAWS, generator)
-        truth = torch.softmax(torch.where(posterior.mask, batch.theta, -torch.inf), dim=-1)
         for factor in factors:
-            drawn = torch.softmax(posterior.centre + factor * (x - posterior.centre), dim=-1)
-            rank = (drawn < truth).double().mean(dim=0)
+            moved = posterior.centre + factor * (x - posterior.centre)
+            rank = ranks_among(moved, posterior, batch)
             covered = (rank - 0.5).abs()[..., None] < levels / 2
             covered = torch.where(posterior.mask[..., None], covered, False)
             inside.append(covered.sum(dim=-2) / batch.sizes[:, None, None])
@@ -368,7 +365,7 @@ def read_plan(state: Path) -> Plan:
     """The plan of a training that stands in a file."""
     _, metadata = read_tensors(state, _KIND)
     told = dict(metadata["plan"])
-    told["ranges"] = Ranges(**{k: tuple(v) for k, v in told["ranges"].items()})
+    told["ranges"] = Ranges.of(told["ranges"])
     return Plan(**told)
 
 
@@ -395,9 +392,7 @@ def _save(run: _Run, plan: Plan, path: Path) -> None:
         "seconds": run.seconds,
         "skipped": run.skipped,
     }
-    whole = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    content = save(whole, {"gsb3se": json.dumps(metadata)})
-    write_atomically(path, lambda file: file.write(content))
+    write_tensors(path, tensors, metadata)
 
 
 def _restore(run: _Run, path: Path) -> None:
