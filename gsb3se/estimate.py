@@ -42,8 +42,10 @@ class Backend(Protocol):
 class PreparedSource(Protocol):
     """What a backend made of the validation counts."""
 
-    def infer(self, target: ArrayLike, seed: int | np.random.Generator = 0) -> Posterior:
-        """The posterior of one target."""
+    def infer(
+        self, target: ArrayLike, seed: int | np.random.Generator = 0, *, predicted: bool = True
+    ) -> Posterior:
+        """The posterior of one target; without its predicted shares if those are not needed."""
         ...
 
 

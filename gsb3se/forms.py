@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,12 +178,10 @@ class BentStudent:
     def shares(self) -> Matrix:
         """A fixed set of antithetic draws of q, for summaries; in single precision."""
         pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
-        rng = np.random.default_rng(0)
-        half = rng.standard_normal((pairs, self.n_classes), dtype=np.float32)
-        levels = (rng.permutation(pairs) + 0.5) / pairs  # of the chi^2, evenly spread
+        half, levels = _white(pairs, self.n_classes)
         chance = gammaincinv(self.freedom / 2, levels) / (self.freedom / 2)
         moved = self._in_the_plane(half) / np.sqrt(chance)[:, None].astype(np.float32)
-        return self._bent(np.concatenate([moved, -moved])).astype(float)
+        return self._bent(np.concatenate([moved, -moved]))
 
     def sample(self, n: int, rng: np.random.Generator) -> Shares:
         """Independent draws."""
@@ -211,6 +210,16 @@ class BentStudent:
         slope = (self.scale / (tail * np.cosh(skew))).astype(white.dtype)
         stretched = np.sinh(tail * np.arcsinh(white) + skew) - np.sinh(skew)
         return softmax(self.centre.astype(white.dtype) + slope * stretched, axis=1)
+
+
+@lru_cache(maxsize=2)
+def _white(pairs: int, n_classes: int) -> tuple[NDArray[np.float32], Vector]:
+    """White noise (pairs, K), the same at every call, and levels of a chi^2, evenly spread."""
+    rng = np.random.default_rng(0)
+    half = rng.standard_normal((pairs, n_classes), dtype=np.float32)
+    levels = (rng.permutation(pairs) + 0.5) / pairs
+    half.flags.writeable = levels.flags.writeable = False
+    return half, levels
 
 
 def frozen(values: Any, name: str) -> NDArray[np.float64]:

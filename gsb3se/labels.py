@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -13,6 +14,7 @@ from gsb3se.errors import some_of
 Label = str | int
 
 _CHUNK = 1 << 17  # values turned into Python objects at a time
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})([.]0*)?")  # not '007', which is a name
 
 
 def as_labels(labels: Iterable[object], n_classes: int | None = None) -> tuple[Label, ...]:
@@ -50,6 +52,16 @@ def _as_label(label: object) -> Label:
             raise ValueError(f"an integer label must fit into 64 bits; got {label}")
         return int(label)
     raise ValueError(f"a label must be a string or an integer; got {label!r}")
+
+
+def as_integer(text: str) -> int | None:
+    """The whole number a text spells as programs do, '2' or '2.0'; None for other text.
+
+    >>> as_integer("2.0"), as_integer("007")
+    (2, None)
+    """
+    found = _INTEGER.fullmatch(text)
+    return None if found is None else int(found[1])
 
 
 def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:

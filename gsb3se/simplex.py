@@ -14,12 +14,14 @@ Matrix = NDArray[np.float64]
 
 
 def softmax(x: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
-    """exp(x) / sum(exp(x)) along ``axis``, safe for any finite x.
+    """exp(x) / sum(exp(x)) along ``axis``, safe for any finite x; single precision stays single.
 
     >>> softmax([0.0, 0.0]).tolist()
     [0.5, 0.5]
     """
-    x = np.asarray(x, dtype=float)
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        x = x.astype(float, copy=False)
     shifted = np.exp(x - x.max(axis=axis, keepdims=True))
     shifted /= shifted.sum(axis=axis, keepdims=True)
     return shifted

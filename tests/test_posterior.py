@@ -252,3 +252,11 @@ def test_intervals_are_nested_and_ordered(n_classes, seed, level):
     assert (wider_low <= low).all()
     assert (low <= high).all()
     assert (high <= wider_high).all()
+
+
+@pytest.mark.parametrize("p", [0, 1, 0.5, 0.123, [0.05, 0.95], [0, 0.31, 1]])
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_quantiles_are_numpys(p, n):
+    draws = np.random.default_rng(n).dirichlet(np.ones(3), n)
+    expected = np.quantile(draws, p, axis=0)
+    np.testing.assert_allclose(Posterior.from_draws(draws).quantile(p), expected, atol=1e-15)

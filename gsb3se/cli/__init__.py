@@ -7,6 +7,7 @@ import click
 
 from gsb3se import __version__
 from gsb3se.cli.baselines import baselines
+from gsb3se.cli.batch import batch
 from gsb3se.cli.compare import compare
 from gsb3se.cli.demo import demo
 from gsb3se.cli.estimate import estimate
@@ -26,6 +27,7 @@ def main() -> None:
 main.add_command(demo)
 main.add_command(estimate)
 main.add_command(baselines)
+main.add_command(batch)
 main.add_command(compare)
 main.add_command(graph)
 main.add_command(train)

@@ -61,7 +61,7 @@ def check_output(path: Path | None, option: str, *suffixes: str) -> None:
 
 def table(title: str, *columns: str) -> Table:
     """A table whose first column is text and whose others are numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold")
+    made = Table(title=title or None, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index == 0 else "right")
     return made

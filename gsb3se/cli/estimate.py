@@ -11,28 +11,21 @@ import numpy as np
 from gsb3se import plots
 from gsb3se.cli.console import File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import input_options, read_inputs
-from gsb3se.cli.model_options import load_graph, model_options
+from gsb3se.cli.model_options import backend_options, load_graph, model_options
 from gsb3se.counts import ShiftCounts
-from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
+from gsb3se.estimate import Backend
 from gsb3se.estimate import estimate as infer
 from gsb3se.files import as_csv, as_json, write_text
-from gsb3se.inference.hmc import HMC
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
-from gsb3se_amortized import Amortized
 
 _ROWS_SHOWN = 25
 
 
 @click.command()
 @input_options
-@click.option(
-    "--backend", type=click.Choice(list(BACKENDS)), default=DEFAULT_BACKEND, show_default=True
-)
-@click.option(
-    "--checkpoint", default="base", show_default=True, help="Of amortized: a name, or a file."
-)
 @model_options
+@backend_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--strict", is_flag=True, help="Fail, and write nothing, if the status is not ok.")
 @click.option(
@@ -43,10 +36,8 @@ _ROWS_SHOWN = 25
 )
 @click.option("--plot", type=File, help="Draw the intervals to a .png, .pdf or .svg file.")
 def estimate(
-    backend: str,
-    checkpoint: str,
+    backend: Backend,
     graph: Path | None,
-    hmc: HMC,
     prior: Prior,
     level: float,
     seed: int,
@@ -68,13 +59,11 @@ def estimate(
         for path in out:
             check_output(path, "--out", ".csv", ".json", ".npz")
         check_output(plot, "--plot", *plots.SUFFIXES)
-        known: dict[str, Backend] = {"hmc": hmc, "amortized": Amortized(checkpoint)}
-        chosen = known[backend] if backend in known else as_backend(backend)
         counts = read_inputs(**sources).counts
         similar = None if graph is None else load_graph(graph, counts)
-        with console.status(f"inferring {counts.n_classes} shares by {backend}"):
+        with console.status(f"inferring {counts.n_classes} shares by {type(backend).__name__}"):
             posterior = infer(
-                counts, similar, prior=prior, backend=chosen, seed=seed, strict=strict
+                counts, similar, prior=prior, backend=backend, seed=seed, strict=strict
             )
         for path in out:
             _write(path, posterior, counts, level)

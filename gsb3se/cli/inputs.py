@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,16 @@ from gsb3se.cli.console import ExistingFile
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import require, some_of
 from gsb3se.files import read_npz, read_text
-from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode, more_than_once
+from gsb3se.labels import (
+    Label,
+    as_column,
+    as_integer,
+    as_labels,
+    distinct_values,
+    encode,
+    more_than_once,
+)
+from gsb3se.simplex import as_distribution
 
 PROBABILITIES = "probabilities"
 
@@ -118,6 +126,60 @@ def read_inputs(
         _check_scores(validation, source, len(truth), made.n_classes),
         _check_scores(target, aim, len(target_predicted), made.n_classes),
     )
+
+
+def read_validation(
+    path: Path, columns: Columns, model: str | None, labels: tuple[Label, ...] | Path | None
+) -> dict[str, ShiftCounts]:
+    """The validation counts of each model, by its name; of one alone, by "".
+
+    Args:
+        model: the column that names the model.
+        labels: every class, or a file of them; by default the labels and predictions that occur.
+
+    Returns:
+        Counts over the same classes; their target is a stand-in.
+    """
+    more = [name for name in (columns.count, model) if name is not None]
+    found = read_columns(path, [columns.label, columns.prediction, *more])
+    truth, predicted = found[columns.label], found[columns.prediction]
+    if len(truth) == 0:
+        raise ValueError(f"{path} has no rows")
+    if _is_integer_text(truth) and _is_integer_text(predicted):
+        truth, predicted = _to_integers(truth), _to_integers(predicted)
+    if isinstance(labels, Path):
+        labels = read_labels(labels, like=truth)
+    truth, predicted = as_column(truth, columns.label), as_column(predicted, columns.prediction)
+    names = distinct_values(truth, predicted) if labels is None else labels
+    times = np.ones(len(truth), dtype=np.int64)
+    if columns.count is not None:
+        times = _as_counts(path, found[columns.count], len(truth))
+    rows = encode(predicted, names, f"{path}, {columns.prediction}")
+    cells = encode(truth, names, f"{path}, {columns.label}")
+    models = np.full(len(truth), "") if model is None else found[model].astype(str)
+    n = len(names)
+    counts = {}
+    for name in np.unique(models).tolist():
+        here = models == name
+        confusion = sparse.coo_array((times[here], (rows[here], cells[here])), shape=(n, n))
+        counts[name] = ShiftCounts(confusion, np.ones(n, dtype=np.int64), names)
+    return counts
+
+
+def read_shares(path: Path, labels: tuple[Label, ...]) -> NDArray[np.float64]:
+    """A share for every label, from a CSV or Parquet file with the columns class and share."""
+    found = read_columns(path, ["class", "share"])
+    names = found["class"]
+    if isinstance(labels[0], int) and _is_integer_text(names):
+        names = _to_integers(names)
+    try:
+        shares = found["share"].astype(float)
+    except ValueError:
+        raise ValueError(f"{path}: the column 'share' must hold numbers") from None
+    known = dict(zip(names.tolist(), shares.tolist(), strict=True))
+    if missing := [label for label in labels if label not in known]:
+        raise ValueError(f"{path} has no share of {some_of(missing)}")
+    return as_distribution([known[label] for label in labels], f"the shares of {path}")
 
 
 def _weighted_counts(
@@ -231,22 +293,19 @@ def _check_columns(path: Path, wanted: list[str], found: list[str]) -> None:
         raise ValueError(f"{path} has more than one column {some_of(twice)}")
 
 
-_INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})([.]0*)?")  # not '007', which is a name
-
-
 def _is_integer_text(column: NDArray[Any]) -> bool:
     """Whether every value is an integer as programs write them, '2' or '2.0'."""
     if column.dtype.kind in "iu":
         return True
     if column.dtype.kind != "U":
         return column.size == 0
-    return all(_INTEGER.fullmatch(value) for value in set(column.tolist()))
+    return all(as_integer(value) is not None for value in set(column.tolist()))
 
 
 def _to_integers(column: NDArray[Any]) -> NDArray[Any]:
     if column.dtype.kind in "iu":
         return column
-    return np.array([int(value.partition(".")[0]) for value in column.tolist()], dtype=np.int64)
+    return np.array([as_integer(value) for value in column.tolist()], dtype=np.int64)
 
 
 def read_labels(path: Path, like: NDArray[Any] | None = None) -> tuple[Label, ...]:

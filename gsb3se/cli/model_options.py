@@ -11,9 +11,12 @@ import click
 
 from gsb3se.cli.console import ExistingFile, plain_speech
 from gsb3se.counts import ShiftCounts
+from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.hmc import HMC
+from gsb3se.inference.structured import Structured
 from gsb3se.prior import Prior
+from gsb3se_amortized import Amortized
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,6 +66,50 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
     )
     made: Callable[..., Any] = with_objects
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
+def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a backend; below :func:`model_options`, whose ``hmc`` it takes.
+
+    The command is given ``backend``, the object.
+    """
+
+    @wraps(command)
+    def with_backend(
+        backend: str, checkpoint: str, refine: bool | None, hmc: HMC, **others: Any
+    ) -> Any:
+        known: dict[str, Backend] = {
+            "hmc": hmc,
+            "amortized": Amortized(checkpoint),
+            "structured": Structured(refine=refine),
+        }
+        chosen = known[backend] if backend in known else as_backend(backend)
+        return command(backend=chosen, **others)
+
+    options = (
+        click.option(
+            "--backend",
+            type=click.Choice(list(BACKENDS)),
+            default=DEFAULT_BACKEND,
+            show_default=True,
+        ),
+        click.option(
+            "--checkpoint",
+            default="base",
+            show_default=True,
+            help="Of amortized: a name, or a file.",
+        ),
+        click.option(
+            "--refine/--no-refine",
+            default=None,
+            help="Of structured: exact chains always or never; by default where validation counts "
+            "are small.",
+        ),
+    )
+    made: Callable[..., Any] = with_backend
     for option in reversed(options):
         made = option(made)
     return made

@@ -171,14 +171,15 @@ class TargetRows:
         third = self._by_row @ (sp * (1 + at.p) * (1 + 2 * at.p))
         third += sp_rest * (1 + at.p_rest) * (1 + 2 * at.p_rest)
         pulled = pull * np.exp(-values.log_totals)
-        pull_cell = pulled[self._column] * (shape * self._scale * at.h)
+        pull_cell = pulled.take(self._column, axis=0) * (shape * self._scale * at.h)
         pull_rest = (self._rest @ pulled) * at.h_rest
         along_nu = self._by_row @ (pull_cell * at.p) + pull_rest * at.p_rest
         # What a change of K' at fixed nu costs: through log K'' and through u.
         half = np.where(counted, 0.5 / slope, 0)
         price = np.where(counted, (third * half - along_nu) / slope, 0)
         by_cell = shape * (at.h - 1)
-        by_cell += sp * at.h * (price[self._row] - half[self._row] * (1 + 2 * at.p))
+        at_cell = price.take(self._row, axis=0) - half.take(self._row, axis=0) * (1 + 2 * at.p)
+        by_cell += sp * at.h * at_cell
         by_cell += pull_cell * (at.h - 1)
         by_scale = at.s_rest * (at.h_rest - 1)
         by_scale += sp_rest * at.h_rest * (price - half * (1 + 2 * at.p_rest))
@@ -250,7 +251,7 @@ class TargetRows:
         concave and nearly linear: Newton steps on 1 / K' = 1 / n take a few rounds.
         """
         eta = np.exp(log_eta)
-        inverse = 1 / (eta[self._column] * self._scale)  # 1 / b
+        inverse = 1 / (eta.take(self._column, axis=0) * self._scale)  # 1 / b
         shape, counts = self._shape, self._counts
         mean = self._rest @ eta
         variance = self._rest_variance @ (eta * eta)
@@ -262,7 +263,7 @@ class TargetRows:
         slack = np.zeros_like(mean) if near is None else np.where(near > pole, near, 0)
         grown = 1 + inverse
         for steps in range(1, _NEWTON_STEPS + 1):
-            p = slack[self._row]
+            p = slack.take(self._row, axis=0)
             p *= grown
             p += inverse
             np.reciprocal(p, out=p)
@@ -281,7 +282,7 @@ class TargetRows:
             move += slack
             slack = np.where(move > pole, move, pole + _TOWARDS_POLE * (slack - pole))
         self.most_steps = max(self.most_steps, steps)
-        h = p * (1 + slack)[self._row]
+        h = p * (1 + slack).take(self._row, axis=0)
         h *= inverse
         h_rest = p_rest * (1 + slack) * inverse_rest
         if self._empty.any():

@@ -195,11 +195,14 @@ class Source:
         target: ArrayLike,
         seed: int | np.random.Generator = 0,
         likely: Vector | None = None,
+        predicted: bool = True,
     ) -> Posterior:
         """The posterior of a target from its (K,) counts of predictions.
 
         Args:
             likely: (K,) a guess of its shares to start from, of another backend say.
+            predicted: whether to draw the predicted shares C q and E[C] too, an eighth of the time
+                where no exact chains are needed.
         """
         rng = np.random.default_rng(seed)
         began = time.perf_counter()
@@ -220,16 +223,16 @@ class Source:
             for axis in spread.axes
         ]
         places = spread.sigma_points(told)  # type: ignore[arg-type]
-        chains, discarded, kept = self._plan(len(places))
+        plan = self._plan(len(places))
         parts = []
         for place in places:
             density = middle
             if place.any():
                 laws = _typed(spread.laws_at(place), small)
                 density = TargetDensity(problem, laws, middle.frame)
-            parts.append(_sampled(density, chains, discarded, kept, rng))
+            parts.append(_sampled(density, plan, rng))
         refined = self._refine(problem, middle.frame, parts, rng)
-        return self._posterior(problem, middle.frame, parts, refined, rng, began)
+        return self._posterior(problem, middle.frame, parts, refined, predicted, rng, began)
 
     def _refine(
         self,
@@ -251,12 +254,13 @@ class Source:
         with self.backend.progress_bar("exact chains", slow) as tick:
             return refine(density, drawn[:, chosen], plan, rng, tick)
 
-    def _plan(self, parts: int) -> tuple[int, int, int]:
-        """Chains a part, trajectories to discard and to keep."""
+    def _plan(self, parts: int) -> _Trajectories:
         few = self.problem.n_classes <= _FEW
         kept = 8 if few else 4
         draws = self.backend.draws or (1536 if few else 512)
-        return max(_LEAST_CHAINS // 2, -(-draws // (kept * parts))), (4 if few else 2), kept
+        chains = max(_LEAST_CHAINS // 2, -(-draws // (kept * parts)))
+        # Of few classes shorter ones are accepted often enough, and more draws a second come out.
+        return _Trajectories(chains, 3 if few else 2, kept, 3 if few else 4)
 
     def _posterior(
         self,
@@ -264,10 +268,11 @@ class Source:
         frame: Frame,
         parts: list[tuple[TargetDensity, Sampled]],
         refined: Refined | None,
+        predicted: bool,
         rng: np.random.Generator,
         began: float,
     ) -> Posterior:
-        draws = _approximate_draws(parts, rng)
+        draws = _approximate_draws(parts, predicted, rng)
         figures, findings = judge(self.columns, frame, parts)
         if refined is not None:
             exact = _exact_draws(problem, refined, rng)
@@ -282,14 +287,16 @@ class Source:
         # Four groups of chains, so that tools for draws of chains have something to compare.
         return Posterior.from_draws(
             four_groups(draws.q),
-            four_groups(draws.r),
+            None if draws.r is None else four_groups(draws.r),
             others={name: four_groups(values) for name, values in draws.others.items()},
             labels=problem.counts.labels,
             diagnostics=Diagnostics.of(
                 [*identified.findings, *findings], figures | identified.figures()
             ),
             backend="structured",
-            confusion_mean=draws.confusion / draws.confusion.sum(axis=0),
+            confusion_mean=(
+                None if draws.confusion is None else draws.confusion / draws.confusion.sum(axis=0)
+            ),
             n_target=problem.counts.n_target,
             problem=problem,
         )
@@ -299,25 +306,28 @@ class Draws(NamedTuple):
     """q and r, (n, K); tau_q and the rest by name, (n,); the mean of C, (K, K), up to a factor."""
 
     q: Matrix
-    r: Matrix
+    r: Matrix | None
     others: dict[str, Vector]
-    confusion: Matrix
+    confusion: Matrix | None
 
 
 def _approximate_draws(
-    parts: list[tuple[TargetDensity, Sampled]], rng: np.random.Generator
+    parts: list[tuple[TargetDensity, Sampled]], predicted: bool, rng: np.random.Generator
 ) -> Draws:
     q, r, tau_q, tau_C = [], [], [], []
     confusion = np.zeros_like(parts[0][0].laws.rate, dtype=float)
     for density, sampled in parts:
         for theta, log_eta in zip(sampled.theta, sampled.log_eta, strict=True):
-            shares, mean = density.rows.draw_shares(log_eta, rng)
             q.append(as_shares(theta))
-            r.append(shares.T)
-            confusion += mean
+            if predicted:
+                shares, mean = density.rows.draw_shares(log_eta, rng)
+                r.append(shares.T)
+                confusion += mean
             tau_q.append(draw_tau(density.problem, theta, rng))
             tau_C.append(np.full(theta.shape[1], density.laws.hyper.tau))
     others = {"tau_q": np.concatenate(tau_q), "tau_C": np.concatenate(tau_C)}
+    if not predicted:
+        return Draws(np.concatenate(q), None, others, None)
     return Draws(np.concatenate(q), np.concatenate(r), others, confusion)
 
 
@@ -346,15 +356,24 @@ def _typed(laws: ColumnLaws, small: bool) -> ColumnLaws:
     return laws if laws.rate.dtype == wanted else laws.astype(wanted)
 
 
+class _Trajectories(NamedTuple):
+    """Chains, how many trajectories of each are discarded and kept, and kicks in the first."""
+
+    chains: int
+    discarded: int
+    kept: int
+    kicks: int
+
+
 def _sampled(
-    density: TargetDensity, chains: int, discarded: int, kept: int, rng: np.random.Generator
+    density: TargetDensity, plan: _Trajectories, rng: np.random.Generator
 ) -> tuple[TargetDensity, Sampled]:
     """Sample until early and late draws agree, or long enough."""
-    sampled = density.sample(chains, discarded, kept, rng)
-    for _ in range(_MOST_PASSES - 1):
+    sampled = Sampled(kicks=plan.kicks)
+    for _ in range(_MOST_PASSES):
+        sampled = density.sample(plan.chains, plan.discarded, plan.kept, rng, sampled)
         if drift(sampled.theta)[0] < DRIFTING:
             break
-        sampled = density.sample(chains, discarded, kept, rng, sampled)
     return density, sampled
 
 

@@ -71,16 +71,16 @@ class Sampled:
     """Draws and what the chains did.
 
     Attributes:
+        kicks: kicks a trajectory now.
         theta, log_eta: (T, K, C) kept points.
         accepted: share of accepted trajectories, each.
-        kicks: kicks a trajectory at the end.
         trajectories: how many were made; z: (2K, C) where the chains are.
     """
 
+    kicks: int
     theta: list[Array] = field(default_factory=list)
     log_eta: list[Array] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
-    kicks: int = 4
     trajectories: int = 0
     z: Array = field(default_factory=lambda: np.empty(0))
 
@@ -211,22 +211,18 @@ class TargetDensity:
         discarded: int,
         kept: int,
         rng: np.random.Generator,
-        earlier: Sampled | None = None,
+        earlier: Sampled,
     ) -> Sampled:
         """Let all chains make trajectories of about a quarter turn; keep the last ones.
 
         Args:
-            earlier: where to go on from; its draws are not kept.
+            earlier: where to go on from, or an empty one; its draws are not kept.
         """
         n, dtype = self.problem.n_classes, self.rows.dtype
-        done = (
-            Sampled()
-            if earlier is None
-            else Sampled(
-                accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
-            )
+        done = Sampled(
+            accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
         )
-        z = rng.standard_normal((2 * n, chains), dtype=dtype) if earlier is None else earlier.z
+        z = earlier.z if earlier.trajectories else rng.standard_normal((2 * n, chains), dtype=dtype)
         here = self._start(z)
         for trajectory in range(discarded + kept):
             momentum = rng.standard_normal(z.shape, dtype=dtype)

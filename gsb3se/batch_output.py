@@ -1,0 +1,139 @@
+"""The results of a batch as one tidy table: a row a group and class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from gsb3se.batch import Job, Outcome
+from gsb3se.counting import Groups
+from gsb3se.errors import require
+from gsb3se.files import write_atomically
+from gsb3se.journal import GroupResult, Journal
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = (".parquet", ".csv", ".jsonl")
+COLUMNS = (
+    "class",
+    "mean",
+    "sd",
+    "low",
+    "high",
+    "source",
+    "n_target",
+    "n_validation",
+    "effective_n",
+    "shift",
+    "shift_probability",
+    "status",
+    "message",
+    "level",
+    "alert",
+)
+_ROWS_A_BLOCK = 50_000
+
+
+def write_results(
+    path: str | os.PathLike[str], job: Job, groups: Groups, journal: Journal, certainty: float
+) -> Outcome:
+    """Write all groups to a .parquet, .csv or .jsonl file, whole or not at all.
+
+    Args:
+        certainty: probability of a shift beyond the alert from which a group is flagged.
+
+    Returns:
+        What they amount to.
+    """
+    outcome = Outcome()
+    frames = _frames(job, groups, journal, outcome, certainty)
+    suffix = Path(path).suffix.lower()
+    write = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_lines}[suffix]
+    write_atomically(path, lambda file: write(file, frames))
+    return outcome
+
+
+def _frames(
+    job: Job, groups: Groups, journal: Journal, outcome: Outcome, certainty: float
+) -> Iterator[pl.DataFrame]:
+    """The table in blocks of some ten thousand rows."""
+    size = max(1, _ROWS_A_BLOCK // len(job.labels))
+    numbered = enumerate(journal.results())
+    while block := list(islice(numbered, size)):
+        for place, found in block:
+            outcome.add(place, found, certainty)
+        yield _frame(job, groups, block)
+
+
+def _frame(job: Job, groups: Groups, block: list[tuple[int, GroupResult]]) -> pl.DataFrame:
+    polars = require("polars", extra="batch")
+    n, places = len(job.labels), [place for place, _ in block]
+    found = [result for _, result in block]
+    missing = np.full((4, n), np.nan)
+    numbers = np.stack([missing if r.numbers is None else r.numbers for r in found])
+    mean, sd, low, high = numbers.transpose(1, 0, 2).reshape(4, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        effective = mean * (1 - mean) / sd**2
+    models = [job.model_of(groups, place) for place in places]
+    nobody = np.zeros(n)
+    source = [job.source_priors.get(model, nobody * np.nan) for model in models]
+    validation = [
+        job.problems[model].counts.validation_sizes if model in job.problems else nobody
+        for model in models
+    ]
+
+    def each(values: list[Any], dtype: Any) -> pl.Series:
+        """One value a group, for all its classes."""
+        return polars.Series(values, dtype=dtype)[np.repeat(np.arange(len(block)), n)]
+
+    columns = {
+        "class": list(job.labels) * len(block),
+        "mean": mean,
+        "sd": sd,
+        "low": low,
+        "high": high,
+        "source": np.concatenate(source),
+        "n_target": each([groups.n_target(place) for place in places], polars.Int64),
+        "n_validation": np.concatenate(validation).astype(np.int64),
+        "effective_n": effective,
+        "shift": each([r.shift for r in found], polars.Float64),
+        "shift_probability": each([r.probability for r in found], polars.Float64),
+        "status": each([r.status for r in found], polars.String),
+        "message": each([r.message or None for r in found], polars.String),
+        "level": np.full(n * len(block), job.level),
+        "alert": np.full(n * len(block), job.alert),
+    }
+    numeric = polars.col(polars.Float64)
+    unknown = polars.when(numeric.is_finite()).then(numeric)
+    table = polars.DataFrame(columns).with_columns(unknown)
+    if not groups.keys.width:
+        return table
+    return polars.concat([groups.keys[np.repeat(places, n)], table], how="horizontal")
+
+
+def _write_parquet(file: BinaryIO, frames: Iterator[pl.DataFrame]) -> None:
+    parquet = require("pyarrow.parquet", extra="batch")
+    writer = None
+    for frame in frames:
+        table = frame.to_arrow()
+        if writer is None:
+            writer = parquet.ParquetWriter(file, table.schema, compression="zstd")
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+def _write_csv(file: BinaryIO, frames: Iterator[pl.DataFrame]) -> None:
+    for number, frame in enumerate(frames):
+        frame.write_csv(file, include_header=number == 0)
+
+
+def _write_lines(file: BinaryIO, frames: Iterator[pl.DataFrame]) -> None:
+    for frame in frames:
+        frame.write_ndjson(file)
