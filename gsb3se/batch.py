@@ -33,7 +33,7 @@ from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Vector
 
-_MOST_AT_ONCE, _MOST_NUMBERS = 256, 1 << 22  # windows of a pass, and K^2 times their number
+_MOST_AT_ONCE, _MOST_NUMBERS = 128, 1 << 22  # windows of a pass, and K^2 times their number
 _WORTH_HELPERS = 4.0  # seconds of work left from which helper processes are started
 _SECONDS_A_COMMIT = 0.3
 
@@ -231,6 +231,7 @@ class InProcess:
     _done: int = 0
 
     def __enter__(self) -> InProcess:
+        _keep_freed_memory()
         return self
 
     def __exit__(self, *problem: Any) -> None:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dtrtri, strtri
 from scipy.special import gammaincinv
 
 from gsb3se.simplex import Matrix, Vector, softmax
 
 _SUMMARY_PAIRS = 4096  # antithetic pairs behind the summaries of a parametric form
+_LEVELS = 256
 _BENT_PAIRS, _FEWER_BENT_PAIRS, _MANY = 1024, 512, 300  # of a bent one, and beyond so many classes
 
 
@@ -178,16 +180,18 @@ class BentStudent:
     def shares(self) -> Matrix:
         """A fixed set of antithetic draws of q, for summaries; in single precision."""
         pairs = _BENT_PAIRS if self.n_classes <= _MANY else _FEWER_BENT_PAIRS
-        half, levels = _white(pairs, self.n_classes)
+        half, levels = _white(self.n_classes, pairs)
         chance = gammaincinv(self.freedom / 2, levels) / (self.freedom / 2)
-        moved = self._in_the_plane(half) / np.sqrt(chance)[:, None].astype(np.float32)
-        return self._bent(np.concatenate([moved, -moved]))
+        moved = self._in_the_plane(half)
+        moved /= np.tile(np.sqrt(chance).astype(np.float32), pairs // _LEVELS)
+        np.arcsinh(moved, out=moved)
+        return self._bent(np.concatenate([moved, -moved], axis=1)).T
 
     def sample(self, n: int, rng: np.random.Generator) -> Shares:
         """Independent draws."""
-        white = rng.standard_normal((n, self.n_classes))
-        chance = rng.chisquare(self.freedom, (n, 1)) / self.freedom
-        q = self._bent(self._in_the_plane(white) / np.sqrt(chance))
+        white = rng.standard_normal((n, self.n_classes)).T
+        chance = rng.chisquare(self.freedom, n) / self.freedom
+        q = self._bent(np.arcsinh(self._in_the_plane(white) / np.sqrt(chance))).T
         if self.columns is None or self.follows is None:
             return Shares(q, None)
         r = (1 - self.follows) * (q @ self.columns.T) + self.follows * np.asarray(self.observed)
@@ -195,29 +199,47 @@ class BentStudent:
         return Shares(q, r / r.sum(axis=1, keepdims=True))
 
     def _in_the_plane(self, white: NDArray[Any]) -> NDArray[Any]:
-        """Draws of N(0, R^-1) given a'w = 0 from white ones, a row each."""
+        """Draws of N(0, R^-1) given a'w = 0 from white ones, (K, n)."""
         pull = self.factor @ (self.factor.T @ (1 / self.scale))
         pull = np.maximum(pull, 1e-6 * np.abs(pull).max())
         across = cho_solve((self.factor, True), pull)
         across /= pull @ across
         pull, across = pull.astype(white.dtype), across.astype(white.dtype)
-        factor = self.factor.astype(white.dtype)
-        free = solve_triangular(factor, white.T, lower=True, trans="T", check_finite=False)
-        return (free - np.outer(across, pull @ free)).T
+        invert = strtri if white.dtype == np.float32 else dtrtri
+        inverse, failed = invert(self.factor.astype(white.dtype), lower=1)
+        if failed:
+            raise ValueError("factor must have a positive diagonal")
+        free = inverse.T @ white
+        free -= np.outer(across, pull @ free)
+        return free
 
-    def _bent(self, white: NDArray[Any]) -> Matrix:
-        skew, tail = self.skew.astype(white.dtype), self.tail.astype(white.dtype)
-        slope = (self.scale / (tail * np.cosh(skew))).astype(white.dtype)
-        stretched = np.sinh(tail * np.arcsinh(white) + skew) - np.sinh(skew)
-        return softmax(self.centre.astype(white.dtype) + slope * stretched, axis=1)
+    def _bent(self, stretched: NDArray[Any]) -> Matrix:
+        """q from asinh(w), (K, n); in place, for it is most of the time of a summary."""
+        slope = self.scale / (self.tail * np.cosh(self.skew))
+        tail, skew, slope, centre = (
+            part[:, None].astype(stretched.dtype)
+            for part in (self.tail, self.skew, slope, self.centre - slope * np.sinh(self.skew))
+        )
+        stretched *= tail
+        stretched += skew
+        np.sinh(stretched, out=stretched)
+        stretched *= slope
+        stretched += centre
+        stretched -= stretched.max(axis=0)
+        np.exp(stretched, out=stretched)
+        stretched /= stretched.sum(axis=0)
+        return stretched
 
 
 @lru_cache(maxsize=2)
-def _white(pairs: int, n_classes: int) -> tuple[NDArray[np.float32], Vector]:
-    """White noise (pairs, K), the same at every call, and levels of a chi^2, evenly spread."""
+def _white(n_classes: int, pairs: int) -> tuple[NDArray[np.float32], Vector]:
+    """White noise (K, pairs), the same at every call, and levels of a chi^2, evenly spread.
+
+    A level serves several pairs: to invert a chi^2 takes as long as everything else of a draw.
+    """
     rng = np.random.default_rng(0)
-    half = rng.standard_normal((pairs, n_classes), dtype=np.float32)
-    levels = (rng.permutation(pairs) + 0.5) / pairs
+    half = rng.standard_normal((pairs, n_classes), dtype=np.float32).T.copy()
+    levels = (np.arange(_LEVELS) + 0.5) / _LEVELS
     half.flags.writeable = levels.flags.writeable = False
     return half, levels
 

@@ -148,8 +148,9 @@ class Posterior:
     @cached_property
     def sd(self) -> Vector:
         """(K,) posterior standard deviations of q."""
-        freedom = 1 if len(self._draws) > 1 else 0
-        return frozen(self._draws.std(axis=0, ddof=freedom, dtype=float), "sd")
+        away = self._draws - self.mean.astype(self._draws.dtype)
+        squares = np.einsum("ni,ni->i", away, away, dtype=float)
+        return frozen(np.sqrt(squares / max(len(away) - 1, 1)), "sd")
 
     def quantile(self, p: ArrayLike) -> NDArray[np.float64]:
         """Quantiles of every q_i: (K,) for a number p, (P, K) for P of them."""
@@ -219,8 +220,10 @@ class Posterior:
         >>> post.l1_distance([0.5, 0.5]).round(3).tolist()
         [0.6, 0.2]
         """
-        p = as_distribution(prior, "prior", self.n_classes)
-        return np.abs(self._draws - p).sum(axis=1)
+        p = as_distribution(prior, "prior", self.n_classes).astype(self._draws.dtype)
+        away = self._draws - p
+        np.abs(away, out=away)
+        return (away @ np.ones_like(p)).astype(float)  # a sum, as fast whatever lies side by side
 
     # Showing
 

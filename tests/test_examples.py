@@ -21,6 +21,32 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ),
         ("monitor_windows.py", ["drift.png", "--windows", "6"], "wrote drift.png"),
         (
+            "training_loop.py",
+            ["a.png", "--windows", "2", "--steps", "60", "--more-steps", "5"],
+            "wrote a.png",
+        ),
+        (
+            "lightning_callback.py",
+            ["a.png", "--windows", "2", "--epochs", "2", "--passes", "1"],
+            "wrote a.png",
+        ),
+        (
+            "benchmarks/batch_speed.py",
+            ["--classes", "4", "--windows", "6", "--more", "9", "--predictions", "50"],
+            "windows by amortized: peak",
+        ),
+        (
+            "benchmarks/batch_counting.py",
+            ["--rows", "5000", "--windows", "3", "--classes", "4", "--repeats", "2"],
+            "ratio of times",
+        ),
+        (
+            "benchmarks/batch_kills.py",
+            ["--kills", "1", "--windows", "3", "--classes", "3", "--backend", "newton"],
+            "1 of 1 equal",
+        ),
+        ("benchmarks/metric_cost.py", ["--classes", "9", "--rows", "64"], "times torchmetrics"),
+        (
             "benchmarks/amortized_calibration.py",
             ["--classes", "6", "--beyond", "9", "--datasets", "8", "--datasets-beyond", "2"],
             "quantities lie in the band",
@@ -101,4 +127,4 @@ def test_example_runs(tmp_path, script, arguments, expected):
 def test_every_example_is_tried():
     tried = {case[0] for mark in test_example_runs.pytestmark for case in mark.args[1]}
     found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
-    assert found == tried | {"benchmarks/cases.py"}  # what the others share
+    assert found == tried | {"benchmarks/cases.py", "drifting_digits.py"}  # what others share

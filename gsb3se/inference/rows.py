@@ -77,7 +77,7 @@ class _Saddle(NamedTuple):
     inverse_rest: Array
     mean_rest: Array
     variance_rest: Array
-    slope: Array  # K''
+    slope: Array  # K''; one for empty rows
     eta: Array
 
 
@@ -117,6 +117,7 @@ class TargetRows:
         cell_rate, cell_variance = rate[kept], variance[kept]
         self._shape = (cell_rate**2 / cell_variance)[:, None]
         self._scale = (cell_variance / cell_rate)[:, None]
+        self._cell_mean = self._shape * self._scale
         self._rest = np.where(kept, 0, rate) + (_FLOOR * laws.sizes).astype(self.dtype)
         self._rest_variance = np.where(kept, 0, variance)
         self._rest_variance += (_FLOOR * laws.sizes).astype(self.dtype)
@@ -151,11 +152,9 @@ class TargetRows:
             near: the slack at points near by, to start the saddlepoints from.
         """
         at = self._saddle(log_eta, near)
-        counted = ~self._empty[:, None]
-        slope = np.where(counted, at.slope, 1)
         value = self._by_row @ (self._shape * np.log(at.h)) + at.s_rest * np.log(at.h_rest)
-        value += np.where(counted, self._counts * np.log1p(at.slack) - np.log(slope) / 2, 0)
-        totals = self._by_column @ (self._shape * self._scale * at.h) + self._rest.T @ at.h_rest
+        value += self._counts * np.log1p(at.slack) - np.log(at.slope) / 2  # zero for empty rows
+        totals = self._by_column @ (self._cell_mean * at.h) + self._rest.T @ at.h_rest
         return RowValues(value.sum(axis=0, dtype=float), np.log(totals), at)
 
     def gradient(self, values: RowValues, pull: Array) -> Array:
@@ -165,25 +164,31 @@ class TargetRows:
         dp = p (1 + p) dnu + p h dlog b; nu follows K' = n, dnu = -sum s p h dlog b / K''.
         """
         at, shape = values.saddle, self._shape
-        counted = ~self._empty[:, None]
-        slope = np.where(counted, at.slope, 1)
         sp, sp_rest = shape * at.p, at.s_rest * at.p_rest
-        third = self._by_row @ (sp * (1 + at.p) * (1 + 2 * at.p))
-        third += sp_rest * (1 + at.p_rest) * (1 + 2 * at.p_rest)
+        twice, twice_rest = 1 + 2 * at.p, 1 + 2 * at.p_rest
+        third = self._by_row @ (sp * (1 + at.p) * twice)
+        third += sp_rest * (1 + at.p_rest) * twice_rest
         pulled = pull * np.exp(-values.log_totals)
-        pull_cell = pulled.take(self._column, axis=0) * (shape * self._scale * at.h)
+        pull_cell = pulled.take(self._column, axis=0)
+        pull_cell *= self._cell_mean
+        pull_cell *= at.h
         pull_rest = (self._rest @ pulled) * at.h_rest
         along_nu = self._by_row @ (pull_cell * at.p) + pull_rest * at.p_rest
         # What a change of K' at fixed nu costs: through log K'' and through u.
-        half = np.where(counted, 0.5 / slope, 0)
-        price = np.where(counted, (third * half - along_nu) / slope, 0)
-        by_cell = shape * (at.h - 1)
-        at_cell = price.take(self._row, axis=0) - half.take(self._row, axis=0) * (1 + 2 * at.p)
-        by_cell += sp * at.h * at_cell
-        by_cell += pull_cell * (at.h - 1)
-        by_scale = at.s_rest * (at.h_rest - 1)
-        by_scale += sp_rest * at.h_rest * (price - half * (1 + 2 * at.p_rest))
-        by_scale += pull_rest * (at.h_rest - 1)
+        half = 0.5 / at.slope
+        half[self._empty] = 0
+        price = (third * half - along_nu) / at.slope
+        price[self._empty] = 0
+        by_cell = pull_cell + shape
+        by_cell *= at.h - 1
+        twice *= half.take(self._row, axis=0)
+        at_cell = price.take(self._row, axis=0)
+        at_cell -= twice
+        at_cell *= sp
+        at_cell *= at.h
+        by_cell += at_cell
+        by_scale = (at.s_rest + pull_rest) * (at.h_rest - 1)
+        by_scale += sp_rest * at.h_rest * (price - half * twice_rest)
         by_shape = at.s_rest * np.log(at.h_rest) + sp_rest * (price - half * (1 + at.p_rest))
         gradient = self._rest_variance.T @ ((by_scale - by_shape) / at.variance_rest)
         gradient *= 2 * at.eta
@@ -234,13 +239,13 @@ class TargetRows:
         variance = self._by_row @ (self._shape * bh**2) + at.s_rest * bh_rest**2
         counted = ~self._empty[:, None]
         tied = self._by_row @ (self._shape * bh * at.p) + at.s_rest * bh_rest * at.p_rest
-        variance -= np.where(counted, tied**2 / np.where(counted, at.slope, 1), 0)
+        variance -= np.where(counted, tied**2 / at.slope, 0)
         shape = (mean**2 / np.maximum(variance, 1e-12 * mean**2)).astype(float)
         drawn = rng.gamma(shape) * (mean / shape)
         np.maximum(drawn, np.finfo(float).tiny, out=drawn)
-        totals = self._by_column @ (self._shape * self._scale * at.h) + self._rest.T @ at.h_rest
+        totals = self._by_column @ (self._cell_mean * at.h) + self._rest.T @ at.h_rest
         confusion = self._rest * ((at.h_rest @ (1 / totals).T) / log_eta.shape[1])
-        cells = self._shape * self._scale * at.h / totals[self._column]
+        cells = self._cell_mean * at.h / totals[self._column]
         confusion[self._row, self._column] += cells.mean(axis=1)
         return drawn / drawn.sum(axis=0), confusion / confusion.sum(axis=0)
 
@@ -261,13 +266,15 @@ class TargetRows:
             least[rows] = np.minimum(least[rows], inverse[cells])
         pole = -least / (1 + least)
         slack = np.zeros_like(mean) if near is None else np.where(near > pole, near, 0)
-        grown = 1 + inverse
+        grown, grown_rest = 1 + inverse, 1 + inverse_rest
         for steps in range(1, _NEWTON_STEPS + 1):
             p = slack.take(self._row, axis=0)
             p *= grown
             p += inverse
             np.reciprocal(p, out=p)
-            p_rest = 1 / (slack * (1 + inverse_rest) + inverse_rest)
+            p_rest = slack * grown_rest
+            p_rest += inverse_rest
+            np.reciprocal(p_rest, out=p_rest)
             sp, sp_rest = shape * p, s_rest * p_rest
             first = self._by_row @ sp + sp_rest
             sp *= p
@@ -280,12 +287,16 @@ class TargetRows:
                 break
             move *= 1 + slack
             move += slack
-            slack = np.where(move > pole, move, pole + _TOWARDS_POLE * (slack - pole))
+            slack -= pole
+            slack *= _TOWARDS_POLE
+            slack += pole
+            slack = np.fmax(move, slack)  # never across the pole, nor lost in a wild step
         self.most_steps = max(self.most_steps, steps)
         h = p * (1 + slack).take(self._row, axis=0)
         h *= inverse
         h_rest = p_rest * (1 + slack) * inverse_rest
         if self._empty.any():
+            slope[self._empty] = 1
             gone = self._empty[self._row]
             p[gone], h[gone] = 0, inverse[gone] / grown[gone]
             p_rest[self._empty] = 0
