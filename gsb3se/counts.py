@@ -174,21 +174,22 @@ class ShiftCounts:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save to one NPZ file."""
-        matrix = self.confusion
-        save_arrays(
-            path,
-            "ShiftCounts",
-            data=matrix.data,
-            indices=matrix.indices,
-            indptr=matrix.indptr,
-            target=self.target,
-            labels=self.labels,
-        )
+        save_arrays(path, "ShiftCounts", **self.to_arrays())
+
+    def to_arrays(self) -> dict[str, object]:
+        """The counts as plain arrays."""
+        sparse_parts = {n: getattr(self.confusion, n) for n in ("data", "indices", "indptr")}
+        return sparse_parts | {"target": self.target, "labels": self.labels}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ShiftCounts:
         """Load what :meth:`save` wrote."""
         arrays = load_arrays(path, "ShiftCounts", "data", "indices", "indptr", "target", "labels")
+        return cls.from_arrays(arrays)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> ShiftCounts:
+        """What :meth:`to_arrays` gave."""
         n_classes = len(arrays["target"])
         matrix = compressed(sparse.csc_array, arrays, n_classes)
         return cls(matrix, arrays["target"], arrays["labels"].tolist())

@@ -387,6 +387,10 @@ class LabelGraph:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save to one NPZ file."""
+        save_arrays(path, "LabelGraph", **self.to_arrays())
+
+    def to_arrays(self) -> dict[str, object]:
+        """The graph as plain arrays."""
         arrays: dict[str, object] = {
             "n_classes": self.n_classes,
             "exchangeable": self.is_exchangeable,
@@ -396,12 +400,17 @@ class LabelGraph:
             arrays["labels"] = self.labels
         if isinstance(self.weights, sparse.csr_array):
             arrays |= {name: getattr(self.weights, name) for name in ("data", "indices", "indptr")}
-        save_arrays(path, "LabelGraph", **arrays)
+        return arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
         """Load what :meth:`save` wrote."""
         arrays = load_arrays(path, "LabelGraph", "n_classes", "exchangeable", "bridges")
+        return cls.from_arrays(arrays, path)
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any], path: str | os.PathLike[str]) -> LabelGraph:
+        """What :meth:`to_arrays` gave; ``path`` is where errors say it is from."""
         n = int(arrays["n_classes"])
         labels = arrays["labels"].tolist() if "labels" in arrays else None
         if arrays["exchangeable"]:

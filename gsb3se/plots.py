@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gsb3se import figures
 from gsb3se.errors import require
 from gsb3se.files import write_atomically
+from gsb3se.graph import LabelGraph
 from gsb3se.posterior import Posterior
+from gsb3se.simplex import as_distribution
 
 if TYPE_CHECKING:
     from gsb3se.comparison import Comparison
@@ -39,12 +42,12 @@ def intervals(
         others: further shares to mark, (K,) each, by the name the legend shall give them.
     """
     _check_suffix(path)
-    figures = require("matplotlib.figure", extra="plots")
+    matplotlib = require("matplotlib.figure", extra="plots")
     order = np.argsort(-posterior.mean, kind="stable")[:_MOST_CLASSES]
     low, high = posterior.interval(level)
     place = np.arange(len(order))[::-1]
 
-    figure = figures.Figure(figsize=(7, 1.2 + 0.22 * len(order)), layout="constrained")
+    figure = matplotlib.Figure(figsize=(7, 1.2 + 0.22 * len(order)), layout="constrained")
     axes = figure.add_subplot()
     axes.hlines(place, low[order], high[order], color="tab:blue", linewidth=3, alpha=0.5)
     axes.plot(posterior.mean[order], place, "o", color="tab:blue", label="posterior mean")
@@ -63,6 +66,65 @@ def intervals(
     _write(figure, path)
 
 
+def shifts(
+    posterior: Posterior,
+    source_prior: ArrayLike | None,
+    path: str | os.PathLike[str],
+    *,
+    level: float = 0.9,
+) -> None:
+    """Draw the intervals beside the source prior, the largest shifts on top."""
+    _write(figures.shifts(shares_of(posterior, source_prior, level)), path)
+
+
+def confusions(posterior: Posterior, path: str | os.PathLike[str]) -> None:
+    """Draw how the classes that are mistaken most often are predicted."""
+    if posterior.confusion_mean is None:
+        raise ValueError(f"a posterior by {posterior.backend!r} has no mean confusion matrix")
+    _write(figures.confusions(posterior.confusion_mean, posterior.labels), path)
+
+
+def graph_changes(
+    posterior: Posterior,
+    source_prior: ArrayLike,
+    path: str | os.PathLike[str],
+    graph: LabelGraph | None = None,
+) -> None:
+    """Draw the label graph around the classes that changed most.
+
+    Args:
+        graph: by default the one the posterior was made with.
+    """
+    if graph is None and posterior.problem is not None:
+        graph = posterior.problem.graph
+    if graph is None:
+        raise ValueError("this posterior does not know its graph: give it as graph=")
+    p = as_distribution(source_prior, "source_prior", posterior.n_classes)
+    _write(figures.graph_changes(graph, posterior.mean - p, posterior.labels), path)
+
+
+def drift(drifting: figures.Drift, path: str | os.PathLike[str]) -> None:
+    """Draw the shares that moved most over the windows of a batch; see gsb3se.report."""
+    _write(figures.drift_shares(drifting), path)
+
+
+def drift_distance(drifting: figures.Drift, path: str | os.PathLike[str]) -> None:
+    """Draw how far the windows of a batch are from the source prior."""
+    _write(figures.drift_distance(drifting), path)
+
+
+def shares_of(
+    posterior: Posterior, source_prior: ArrayLike | None, level: float = 0.9
+) -> figures.Shares:
+    """A posterior as it is drawn."""
+    source = None
+    if source_prior is not None:
+        source = as_distribution(source_prior, "source_prior", posterior.n_classes)
+    return figures.Shares(
+        posterior.labels, posterior.mean, *posterior.interval(level), source, level
+    )
+
+
 def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     """Draw every backend's intervals beside HMC's, class by class, and write it to a file.
 
@@ -70,13 +132,13 @@ def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     other, in their own colours.
     """
     _check_suffix(path)
-    figures = require("matplotlib.figure", extra="plots")
+    matplotlib = require("matplotlib.figure", extra="plots")
     reference, level = comparison.reference, comparison.level
     order = np.argsort(-reference.mean, kind="stable")[:_MOST_COMPARED]
     place = np.arange(len(order))[::-1].astype(float)
     n_backends = max(len(comparison.posteriors), 1)
 
-    figure = figures.Figure(
+    figure = matplotlib.Figure(
         figsize=(8, 1.8 + (0.2 + 0.1 * n_backends) * len(order)), layout="constrained"
     )
     axes = figure.add_subplot()
@@ -113,6 +175,7 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def _write(figure: Any, path: str | os.PathLike[str]) -> None:
+    _check_suffix(path)
     form = Path(path).suffix.lower()[1:]
     write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=150))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from numbers import Real
 from typing import Any, NamedTuple
@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gsb3se.adaptation import importance_weights
+from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
 from gsb3se.files import load_arrays, save_arrays
 from gsb3se.forms import BentStudent, Draws, LogisticNormal, frozen
+from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label, as_labels
+from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, as_distribution
 
@@ -46,7 +49,7 @@ class Posterior:
         backend: the name of what made it.
         confusion_mean: (K, K) E[C] if the backend has it; columns sum to one.
         n_target: target predictions it was made from, if known.
-        problem: counts, graph and prior it was made from, if known; not saved.
+        problem: counts, graph and prior it was made from, if known.
 
     >>> post = Posterior.from_draws([[0.2, 0.8], [0.4, 0.6]], labels=["cat", "dog"])
     >>> post.mean.round(3).tolist()
@@ -292,13 +295,18 @@ class Posterior:
         else:
             arrays |= vars(form)
         arrays["confusion_mean"] = self.confusion_mean
-        about = {
+        about: dict[str, Any] = {
             "backend": self.backend,
             "n_target": self.n_target,
             "status": self.diagnostics.status.value,
             "message": self.diagnostics.message,
             "figures": self.diagnostics.figures,
         }
+        if self.problem is not None:
+            about["prior"] = astuple(self.problem.prior)
+            for part in ("counts", "graph"):
+                inside = getattr(self.problem, part).to_arrays()
+                arrays |= {f"{part}_{name}": value for name, value in inside.items()}
         arrays |= {"labels": self.labels, "about": json.dumps(about, default=_plain)}
         known = {name: value for name, value in arrays.items() if value is not None}
         save_arrays(path, "Posterior", **known)
@@ -315,7 +323,9 @@ class Posterior:
             backend, n_target = str(about["backend"]), about["n_target"]
             if not isinstance(diagnostics.figures, dict) or not isinstance(n_target, int | None):
                 raise ValueError("what it says about itself is no record of a posterior")
-            return cls(form, labels, diagnostics, backend, arrays.get("confusion_mean"), n_target)
+            problem = _problem(arrays, about, path)
+            confusion = arrays.get("confusion_mean")
+            return cls(form, labels, diagnostics, backend, confusion, n_target, problem)
         except KeyError as missing:
             raise ValueError(f"{path} is damaged: it lacks {missing}") from None
         except (ValueError, TypeError, IndexError, AttributeError) as error:
@@ -356,6 +366,20 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentStudent:
         rows = ("columns", "follows", "observed", "row_sd")
         return BentStudent(**needed, **{k: arrays[k] for k in rows if k in arrays})
     raise ValueError(f"unknown form {str(arrays['form'])!r}")
+
+
+def _problem(
+    arrays: dict[str, Any], about: dict[str, Any], path: str | os.PathLike[str]
+) -> Problem | None:
+    """The problem that was saved with a posterior, if one was."""
+    if "prior" not in about:
+        return None
+    counts, graph = (
+        {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
+        for part in ("counts_", "graph_")
+    )
+    prior = Prior(*about["prior"])
+    return Problem(ShiftCounts.from_arrays(counts), LabelGraph.from_arrays(graph, path), prior)
 
 
 def _plain(value: Any) -> Any:

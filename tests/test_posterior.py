@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
+import gsb3se as gs
 from gsb3se import Diagnostics, Posterior, Status
 from gsb3se.errors import MissingExtra
 from gsb3se.forms import LogisticNormal
@@ -260,3 +261,16 @@ def test_quantiles_are_numpys(p, n):
     draws = np.random.default_rng(n).dirichlet(np.ones(3), n)
     expected = np.quantile(draws, p, axis=0)
     np.testing.assert_allclose(Posterior.from_draws(draws).quantile(p), expected, atol=1e-15)
+
+
+def test_the_problem_is_saved_with_its_posterior(tmp_path):
+    counts = gs.ShiftCounts([[9, 2, 0], [1, 8, 1], [0, 0, 5]], [30, 70, 9], LABELS)
+    for graph in (None, gs.LabelGraph.from_weights([[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]], LABELS)):
+        for prior in (gs.Prior(), gs.Prior.anchored(a_q=2.0)):
+            made = gs.estimate(counts, graph, prior=prior)
+            made.save(tmp_path / "post.npz")
+            problem = Posterior.load(tmp_path / "post.npz").problem
+            assert problem.counts == counts and problem.prior == prior
+            difference = problem.graph.laplacian.toarray() - made.problem.graph.laplacian.toarray()
+            assert np.abs(difference).max() < 1e-15
+            assert problem.graph.is_exchangeable == (graph is None)

@@ -12,6 +12,7 @@ from gsb3se.cli.compare import compare
 from gsb3se.cli.demo import demo
 from gsb3se.cli.estimate import estimate
 from gsb3se.cli.graph import graph
+from gsb3se.cli.report import report
 from gsb3se.cli.train import train
 
 
@@ -31,3 +32,4 @@ main.add_command(batch)
 main.add_command(compare)
 main.add_command(graph)
 main.add_command(train)
+main.add_command(report)
