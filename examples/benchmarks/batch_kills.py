@@ -3,8 +3,8 @@
 python examples/benchmarks/batch_kills.py
 
 ``gsb3se batch`` runs once in peace. Then it is started again and again and killed (SIGKILL) at a
-random moment, resumed to its end, and the bytes of the two files are compared. With --dask each
-time a worker of a local cluster is killed instead, and the run goes on by itself.
+random moment, resumed to its end, and the bytes of the two files are compared. With --dask it runs
+on a local cluster, one of whose workers is killed each time, and goes on by itself.
 """
 
 import os
@@ -50,7 +50,7 @@ def main(
         for kill in range(kills):
             at = chooser.uniform(0.05, 0.95) * seconds
             if dask:
-                told = kill_a_worker([*command, "--dask", "local"], folder, at, chooser)
+                told = kill_a_worker(command, folder, at, workers)
             else:
                 told = kill_the_run(command, folder, at)
             same = (folder / "out.parquet").read_bytes() == whole
@@ -75,25 +75,21 @@ def kill_the_run(command: list[str], folder: Path, at: float) -> str:
     return "resumed" if unfinished else "before it had begun"
 
 
-def kill_a_worker(command: list[str], folder: Path, at: float, chooser: random.Random) -> str:
-    """Kill one of the cluster's workers after some seconds."""
-    run = subprocess.Popen([*command, "--out", "out.parquet"], cwd=folder, **QUIET)
-    time.sleep(at)
-    while run.poll() is None and not (workers := workers_of(run.pid)):
-        time.sleep(0.05)
-    if run.poll() is None:
-        os.kill(chooser.choice(workers), signal.SIGKILL)
-    if run.wait() != 0:
-        raise SystemExit("the run failed")
-    return "a worker died"
+def kill_a_worker(command: list[str], folder: Path, at: float, workers: int) -> str:
+    """Kill a worker of the cluster that the command uses after some seconds."""
+    from distributed import LocalCluster
 
-
-def workers_of(parent: int) -> list[int]:
-    """Processes below the command that do the work of a dask worker."""
-    import psutil
-
-    family = psutil.Process(parent).children(recursive=True)
-    return [one.pid for one in family if "spawn_main" in " ".join(one.cmdline())]
+    with LocalCluster(
+        n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        where = ["--dask", cluster.scheduler_address, "--out", "out.parquet"]
+        run = subprocess.Popen([*command, *where], cwd=folder, **QUIET)
+        time.sleep(at)
+        ended = run.poll() is not None
+        os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+        if run.wait() != 0:
+            raise SystemExit("the run failed")
+    return "a worker died" + (" after the end" if ended else "")
 
 
 def write_files(folder: Path, counts: gs.ShiftCounts, windows: int, seed: int) -> None:
