@@ -59,12 +59,6 @@ summary { cursor: pointer; padding: .4rem 0; }
 footer { margin-top: 2rem; font-size: .8rem; opacity: .7; }
 """
 
-_REMARKS = {
-    "without_validation": "no validation row of",
-    "never_predicted": "never predicted, in validation or target:",
-    "weakest_direction": "told apart least:",
-}
-
 
 def of_posterior(
     posterior: Posterior,
@@ -120,10 +114,9 @@ def in_words(posterior: Posterior) -> list[str]:
     else:
         parts = found.message.split("; ")
         said = [part[0].upper() + part[1:].rstrip(".") + "." for part in parts]
-    for name, words in _REMARKS.items():
-        names = found.figures.get(name)
-        if names and (name != "weakest_direction" or found.status is Status.NOT_IDENTIFIED):
-            said.append(f"Classes {words} {some_of(list(names), most=8)}.")
+    if unseen := found.figures.get("never_predicted"):
+        names = some_of(list(unseen), most=8)
+        said.append(f"Classes never predicted, in validation or target: {names}.")
     if (condition := found.figures.get("condition_number")) is not None and np.isfinite(condition):
         said.append(
             f"The confusion matrix has the condition number {condition:.3g}: errors of its "

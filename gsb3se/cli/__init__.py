@@ -19,7 +19,14 @@ from gsb3se.cli.train import train
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gsb3se")
 def main() -> None:
-    """Estimate how often each class occurs in a target population a classifier is used on."""
+    """Estimate how often each class occurs in a target population a classifier is used on.
+
+    \b
+    gsb3se demo
+    gsb3se estimate --validation val.csv --target new.csv --out posterior.npz
+    gsb3se report posterior.npz --out report.html
+    gsb3se batch logs.parquet --validation val.csv --by day --out shares.parquet
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a label the terminal cannot show becomes "?"
             stream.reconfigure(errors="replace")

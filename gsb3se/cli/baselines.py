@@ -35,6 +35,10 @@ def baselines(chosen: tuple[str, ...], out: Path | None, **sources: Any) -> None
 
     EM needs soft scores: an array "probabilities" (rows by classes, in the order of the labels) in
     the target's NPZ file. If the validation file has one too, they are calibrated on it by BCTS.
+
+    \b
+    gsb3se baselines --validation val.csv --target new.csv --out estimates.csv
+    gsb3se baselines --validation val.npz --target new.npz --method em --method rlls
     """
     with plain_speech():
         check_output(out, "--out", ".csv", ".json")

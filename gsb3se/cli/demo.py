@@ -67,7 +67,12 @@ class Experiment:
     help="Where the intervals are drawn.",
 )
 def demo(seed: int, train: int, validation: int, alpha: float, backend: str, plot: Path) -> None:
-    """Train a small classifier on real digits, shift the classes, infer the shift."""
+    """Train a small classifier on real digits, shift the classes, infer the shift.
+
+    \b
+    gsb3se demo
+    gsb3se demo --alpha 0.3 --validation 20 --seed 1 --plot shift.png
+    """
     with plain_speech():
         check_output(plot, "--plot", *plots.SUFFIXES)
         with console.status("training a classifier on scikit-learn's digits"):

@@ -18,7 +18,12 @@ from gsb3se.labels import Label
 
 @click.group()
 def graph() -> None:
-    """Build a label graph, or look at one."""
+    """Build a label graph, or look at one.
+
+    \b
+    gsb3se graph build names.txt --weights clip.safetensors --out graph.npz
+    gsb3se graph show graph.npz
+    """
 
 
 @graph.command()
@@ -45,6 +50,10 @@ def build(source: Path, out: Path, k: int, labels: Path | None, model: str, weig
                     an object child -> parent: a taxonomy
       .npy          embeddings, one row a label
       .npz          an array "embeddings", and optionally "labels"
+
+    \b
+    gsb3se graph build names.txt --weights clip.safetensors -k 8 --out graph.npz
+    gsb3se graph build embeddings.npy --labels names.txt --out graph.npz
     """
     with plain_speech():
         if out.suffix != ".npz":
@@ -59,7 +68,11 @@ def build(source: Path, out: Path, k: int, labels: Path | None, model: str, weig
 @graph.command()
 @click.argument("file", type=ExistingFile)
 def show(file: Path) -> None:
-    """Print a summary of a graph file."""
+    """Print a summary of a graph file.
+
+    \b
+    gsb3se graph show graph.npz
+    """
     with plain_speech():
         _summarise(LabelGraph.load(file))
 
