@@ -1,25 +1,16 @@
-"""Many groups of target predictions at once: in this process and its helpers, or on a cluster."""
+"""Many groups of target predictions at once: what is done with each, and in which order."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import multiprocessing
-import os
-import pickle
 import sys
-import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import groupby, islice
-from multiprocessing.connection import wait as wait_for_process
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -34,7 +25,6 @@ from gsb3se.problem import Problem
 from gsb3se.simplex import Vector
 
 _MOST_AT_ONCE, _MOST_NUMBERS = 128, 1 << 22  # windows of a pass, and K^2 times their number
-_WORTH_HELPERS = 4.0  # seconds of work left from which helper processes are started
 _SECONDS_A_COMMIT = 0.3
 
 
@@ -91,9 +81,6 @@ class Chunk(NamedTuple):
 
     model: str
     windows: list[Window]
-
-
-# What is done for a chunk, wherever that is
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +155,10 @@ def summarise(posterior: Posterior, summary: Summary) -> GroupResult:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Linear algebra on one thread: groups are what runs side by side, and results are the same
-    on machines with other numbers of cores."""
+    """Linear algebra on one thread.
+
+    Groups are what runs side by side, and results are the same whatever the number of cores.
+    """
     limits = require("threadpoolctl", extra="batch").threadpool_limits(1)
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch is not None else 1
@@ -183,22 +172,8 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _infer_chunk(
-    ready: Ready | str | Stored, windows: list[Window], summary: Summary
-) -> list[GroupResult]:
-    """One task, for a helper process or a worker of a cluster."""
-    if isinstance(ready, Stored):
-        ready = ready.load()
-    if isinstance(ready, str):
-        return [GroupResult(FAILED, ready)] * len(windows)
-    return ready.infer(windows, summary)
-
-
-# Where chunks are inferred
-
-
 class Place(Protocol):
-    """Somewhere chunks can be sent to."""
+    """Somewhere chunks can be sent to; see :mod:`gsb3se.batch_places`."""
 
     def prepare(self, problem: Problem, backend: Backend) -> Any:
         """Work up a model's validation side, once; what tasks are given of it."""
@@ -211,177 +186,6 @@ class Place(Protocol):
     def most_running(self) -> int:
         """How many chunks to have under way."""
         ...
-
-
-@dataclass
-class InProcess:
-    """This process, and helpers if more than a few seconds of work are left.
-
-    Args:
-        workers: helper processes; 1 for none.
-        total: windows there are.
-    """
-
-    workers: int
-    total: int
-    _stack: ExitStack = field(default_factory=ExitStack)
-    _pool: Executor | None = None
-    _folder: Path | None = None
-    _spent: float = 0.0
-    _done: int = 0
-
-    def __enter__(self) -> InProcess:
-        _keep_freed_memory()
-        return self
-
-    def __exit__(self, *problem: Any) -> None:
-        if isinstance(self._pool, ProcessPoolExecutor):
-            self._pool.shutdown(wait=problem[0] is None, cancel_futures=True)
-        self._stack.close()
-
-    def prepare(self, problem: Problem, backend: Backend) -> Ready | str:
-        return Ready.of(problem, backend)
-
-    def submit(self, ready: Any, windows: list[Window], summary: Summary) -> Future[Any]:
-        left = self.total - self._done
-        if self._pool is None and self.workers > 1 and self._pace * left > _WORTH_HELPERS:
-            self._start()
-        if self._pool is not None:
-            return self._pool.submit(_infer_chunk, self._stored(ready), windows, summary)
-        began = time.perf_counter()
-        found: Future[Any] = Future()
-        found.set_result(_infer_chunk(ready, windows, summary))
-        self._done += len(windows)
-        self._spent += time.perf_counter() - began
-        return found
-
-    @property
-    def _pace(self) -> float:
-        """Seconds a window took so far."""
-        return self._spent / max(self._done, 1)
-
-    def most_running(self) -> int:
-        return 1 if self._pool is None else 3 * self.workers
-
-    def _start(self) -> None:
-        # A fresh interpreter for each: a fork would inherit locks of numerical libraries.
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self.workers, context, _begin_helper)
-        temporary = tempfile.TemporaryDirectory(prefix="gsb3se-")
-        self._folder = Path(self._stack.enter_context(temporary))
-
-    def _stored(self, ready: Ready | str) -> Stored:
-        assert self._folder is not None
-        path = self._folder / f"{id(ready)}.pickle"
-        if not path.exists():
-            path.write_bytes(pickle.dumps(ready))
-        return Stored(path, ready)
-
-
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """What helpers share by a file of ours rather than by sending it with every task."""
-
-    path: Path
-    kept: Any = None  # keeps what its name comes from alive
-
-    def __reduce__(self) -> tuple[type[Stored], tuple[Path]]:
-        return Stored, (self.path,)
-
-    def load(self) -> Ready | str:
-        return _load(self.path)
-
-
-@lru_cache(maxsize=2)
-def _load(path: Path) -> Ready | str:
-    return pickle.loads(path.read_bytes())  # written by this run, in a folder of its own
-
-
-def _begin_helper() -> None:
-    """Settings of a helper process."""
-    _keep_freed_memory()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        """End when the parent was killed; else a helper would wait for work forever."""
-        wait_for_process([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep what numpy frees: handing it back and forth is a tenth of the time."""
-    with suppress(OSError, AttributeError, TypeError):
-        for option in (-1, -3):  # trim and mmap thresholds
-            ctypes.CDLL(None).mallopt(option, 1 << 28)
-
-
-class OnDask:
-    """A dask.distributed cluster.
-
-    Args:
-        address: of its scheduler, or "local" for one on this machine.
-        workers: of a local one.
-
-    What a dead worker had is done again by another: tasks depend on what the client sent alone.
-    """
-
-    def __init__(self, address: str, workers: int) -> None:
-        distributed = require("distributed", extra="batch")
-        self._stack = ExitStack()
-        try:
-            if address == "local":
-                local = distributed.LocalCluster(
-                    n_workers=workers, threads_per_worker=1, dashboard_address=None
-                )
-                address = self._stack.enter_context(local)
-            self.client = self._stack.enter_context(distributed.Client(address, timeout=15))
-        except (OSError, ValueError, TypeError) as error:
-            self._stack.close()
-            raise ValueError(
-                f"no dask scheduler answers at {address} ({error}): start one with  dask scheduler"
-            ) from None
-        self._executor = self.client.get_executor(retries=5, pure=False)
-        self._check_versions()
-
-    def _check_versions(self) -> None:
-        """Every worker must have this package, in this version."""
-        from gsb3se import __version__
-
-        if not self.client.nthreads():
-            raise ValueError("the dask cluster has no workers: start some with  dask worker")
-        told = self.client.run(_version, on_error="return").values()
-        if missing := [one for one in told if isinstance(one, ImportError)]:
-            raise ValueError(f"the dask workers cannot import gsb3se: {missing[0]}")
-        # What else goes wrong is a worker that dies just now, which is its own affair.
-        if others := {one for one in told if isinstance(one, str)} - {__version__}:
-            raise ValueError(f"dask workers have gsb3se {others}, and here it is {__version__}")
-
-    def __enter__(self) -> OnDask:
-        return self
-
-    def __exit__(self, *problem: Any) -> None:
-        self._stack.close()
-
-    def prepare(self, problem: Problem, backend: Backend) -> Any:
-        return self.client.submit(Ready.of, problem, backend, pure=False, retries=5)
-
-    def submit(self, ready: Any, windows: list[Window], summary: Summary) -> Future[Any]:
-        return self._executor.submit(_infer_chunk, ready, windows, summary)
-
-    def most_running(self) -> int:
-        return 3 * max(1, sum(self.client.nthreads().values()))
-
-
-def _version() -> str:
-    from gsb3se import __version__
-
-    return __version__
-
-
-# The run
 
 
 def run(

@@ -147,10 +147,12 @@ class Journal:
         self._connection.close()
         self.path.unlink(missing_ok=True)
 
-    def discard_if_empty(self) -> None:
-        """Delete the file unless some group in it was inferred."""
-        if not self.finished() or self.only_failures() is not None:
+    def discard_if_empty(self) -> bool:
+        """Delete the file unless some group in it was inferred; whether it was deleted."""
+        empty = not self.finished() or self.only_failures() is not None
+        if empty:
             self.discard()
+        return empty
 
     def __enter__(self) -> Journal:
         return self

@@ -21,17 +21,18 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int]
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         Task,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    class Rate(TextColumn):
-        def render(self, task: Task):  # type: ignore[no-untyped-def]
-            self.text_format = f"{task.speed:.3g}/s" if task.speed else ""
-            return super().render(task)
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
-    told = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(""))
+    told = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate())
     with Progress(*told, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)

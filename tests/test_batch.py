@@ -1,5 +1,6 @@
 """gsb3se batch: counting files, inferring groups, going on after a kill."""
 
+import io
 import json
 import os
 import random
@@ -16,8 +17,10 @@ from commands import failed_with, write_csv
 
 import gsb3se as gs
 from gsb3se import batch, counting
+from gsb3se.batch_places import InProcess, OnDask
 from gsb3se.counting import TargetColumns
 from gsb3se.journal import GroupResult, Journal
+from gsb3se.progress import progress_bar
 
 NAMES = np.array(["ant", "bee", "cow"])
 WINDOWS = 6
@@ -190,7 +193,7 @@ class StumblesTogether(Stumbles):
 def test_a_failing_inference_fails_its_group_alone(tmp_path, predictions, backend):
     job, groups = tiny_job(predictions, backend, [[2, 5, 5], [3, 5, 5], [4, 5, 5]])
     with Journal(tmp_path / "journal", {}, resume=False) as journal:
-        batch.run(job, groups, journal, batch.InProcess(1, len(groups)))
+        batch.run(job, groups, journal, InProcess(1, len(groups)))
         found = list(journal.results())
     assert [one.status for one in found] == ["ok", "failed", "ok"]
     assert found[1].message == "odd" and found[1].numbers is None
@@ -288,7 +291,7 @@ def test_finished_groups_are_not_repeated(tmp_path, predictions):
     with Journal(tmp_path / "journal", {"seed": "0"}, resume=False) as journal:
         journal.keep([(1, GroupResult("ok", ""))])
     with Journal(tmp_path / "journal", {"seed": "0"}, resume=True) as journal:
-        batch.run(job, groups, journal, batch.InProcess(1, 3))
+        batch.run(job, groups, journal, InProcess(1, 3))
         assert asked == [2, 6]
         assert len(list(journal.results())) == 3
 
@@ -301,7 +304,7 @@ def test_the_validation_side_is_prepared_once(tmp_path, predictions, monkeypatch
     )
     job, groups = tiny_job(predictions, gs.Structured(), [[2, 5, 5], [4, 5, 5], [6, 5, 5]])
     with Journal(tmp_path / "journal", {}, resume=False) as journal:
-        batch.run(job, groups, journal, batch.InProcess(1, 3))
+        batch.run(job, groups, journal, InProcess(1, 3))
     assert len(prepared) == 1
 
 
@@ -346,12 +349,12 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
     targets = [[2, 5, 5], [4, 5, 5], [6, 5, 5], [8, 5, 5]]
     job, groups = tiny_job(predictions, gs.NewtonCG(), targets)
     with Journal(tmp_path / "here", {}, resume=False) as journal:
-        batch.run(job, groups, journal, batch.InProcess(1, 4))
+        batch.run(job, groups, journal, InProcess(1, 4))
         expected = list(journal.results())
     job, groups = tiny_job(predictions, Lethal(), targets)
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as dask,
-        batch.OnDask(dask.scheduler_address, 2) as place,
+        OnDask(dask.scheduler_address, 2) as place,
         Journal(tmp_path / "there", {}, resume=False) as journal,
     ):
         batch.run(job, groups, journal, place)
@@ -362,6 +365,7 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
 
 
 def test_a_cluster_that_is_not_there(run, logs, monkeypatch):
+    monkeypatch.setattr("gsb3se.batch_places._PATIENCE", 1.0)
     result = call(run, "logs.csv", "--by", "day", "--dask", "tcp://127.0.0.1:9")
     assert failed_with(result, "no dask scheduler answers")
 
@@ -458,3 +462,56 @@ def test_whole_numbers_in_text_are_numbers_where_labels_are(tmp_path):
     groups = counting.as_groups(counted, columns, (1, 2))
     assert list(groups.names()) == ["9", "10"]  # in the order of numbers
     assert groups.target(0).tolist() == [1, 1] and groups.target(1).tolist() == [1, 0]
+
+
+def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
+    """Four models whose confusions differ, inferred here and by helper processes."""
+    labels = ("ant", "bee", "cow")
+    rng = np.random.default_rng(0)
+    problems = {
+        f"m{k}": gs.Problem(
+            gs.ShiftCounts(np.roll(40 * np.eye(3) + 3, k, axis=0), [1, 1, 1], labels)
+        )
+        for k in range(4)
+    }
+    priors = dict.fromkeys(problems, np.ones(3) / 3)
+    job = batch.Job(problems, priors, gs.Structured(refine=False), by_model=True)
+    entries = [
+        (model, day, name, int(rng.integers(20, 90)))
+        for model in problems
+        for day in range(2)
+        for name in labels
+    ]
+    schema = ["model", "day", "prediction", "n_model_day_prediction"]
+    frame = pl.DataFrame(entries, schema=schema, orient="row")
+    groups = counting.as_groups(frame, TargetColumns(keys=("model", "day")), labels)
+    monkeypatch.setattr("gsb3se.batch_places._WORTH_HELPERS", 0.0)
+    found = []
+    for workers in (1, 2):
+        with (
+            Journal(tmp_path / f"journal{workers}", {}, resume=False) as journal,
+            InProcess(workers, len(groups)) as place,
+        ):
+            batch.run(job, groups, journal, place)
+            found.append([result.numbers for result in journal.results()])
+    np.testing.assert_array_equal(*found)
+    assert np.abs(found[0][0] - found[0][2]).max() > 0.05  # models do differ
+
+
+def test_a_progress_bar_where_someone_looks(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("8 groups", 8) as tell:
+        for _ in range(4):
+            tell(2)
+            time.sleep(0.15)
+    shown = sys.stderr.getvalue()
+    assert "8 groups" in shown and "8/8" in shown and "/s" in shown
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress_bar("8 groups", 8) as tell:
+        tell(8)
+    assert sys.stderr.getvalue() == ""

@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 
 import gsb3se as gs
 from gsb3se import batch, counting
+from gsb3se.batch_places import InProcess
 from gsb3se.counting import TargetColumns
 from gsb3se.journal import Journal
 from gsb3se.simulation import simulate_classifier
@@ -111,7 +112,7 @@ def batch_seconds(
     groups = counting.as_groups(counted, columns, counts.labels)
     with (
         Journal(folder / "journal", {}, resume=False) as journal,
-        batch.InProcess(workers, len(groups)) as place,
+        InProcess(workers, len(groups)) as place,
     ):
         batch.run(job, groups, journal, place)
         journal.discard()

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from gsb3se import __version__, batch_output, counting
-from gsb3se.batch import InProcess, Job, OnDask, Outcome, run
+from gsb3se.batch import Job, Outcome, run
+from gsb3se.batch_places import InProcess, OnDask
 from gsb3se.cli.console import ExistingFile, File, check_output, console, notes, plain_speech, table
 from gsb3se.cli.inputs import Columns, read_shares, read_validation
 from gsb3se.cli.model_options import backend_options, load_graph, model_options
@@ -155,7 +156,8 @@ def batch(
                 notes.print(f"stopped; the same call with --resume goes on ({unfinished})")
                 raise
             except Exception:
-                journal.discard_if_empty()  # nothing was done that a later call could use
+                if not journal.discard_if_empty():
+                    notes.print("what is finished is kept: the same call with --resume goes on")
                 raise
             journal.discard()
         _show(outcome, groups, job, certainty)
