@@ -1,4 +1,9 @@
-"""Counting predictions in files of any size, group by group, by polars' streaming engine."""
+"""Counting predictions in files of any size, group by group, by polars' streaming engine.
+
+Files are counted in blocks, and what a block holds is kept as two numbers an entry: memory grows
+with neither rows nor, to speak of, groups. Blocks are small while each brings new groups, as in a
+log, and grow where groups are mixed, where a small one would be as much work as a large one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +25,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 SUFFIXES = (".parquet", ".csv")
+_LEAST_ROWS, _BYTES_A_BLOCK = 1 << 21, 1 << 28  # of a block: Parquet, CSV
+_NEW = 0.1  # share of new groups in a block from which the next is as small
+_CODE_BITS = 24
+_HALF = 1 << (_CODE_BITS - 1)  # makes codes positive, of labels and of strangers
 _NO_PREDICTION = -1  # the code of a row without one; lower ones stand for unknown labels
 
 
@@ -40,137 +49,6 @@ class TargetColumns:
     @property
     def all(self) -> list[str]:
         return [*self.keys, self.prediction, *([] if self.count is None else [self.count])]
-
-
-def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The files that paths, folders and globs stand for, sorted within each.
-
-    Raises:
-        ValueError: there are none, or Parquet and CSV files are mixed.
-    """
-    found: list[Path] = []
-    for source in map(Path, sources):
-        if source.is_dir():
-            inside = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES)
-            here = [path for path in inside if not _is_hidden(path.relative_to(source))]
-            if not here:
-                raise ValueError(f"the folder {source} has no .parquet or .csv file")
-        elif source.exists():
-            here = [source]
-        else:
-            here = sorted(Path(path) for path in glob.glob(str(source), recursive=True))  # noqa: PTH207
-            if not here:
-                raise ValueError(f"{source}: no such file or folder, and no file matches it")
-        found += here
-    if strange := [str(path) for path in found if path.suffix not in SUFFIXES]:
-        raise ValueError(f"expected .parquet or .csv files; got {some_of(strange)}")
-    if twice := more_than_once(map(str, found)):
-        raise ValueError(f"given more than once: {some_of(twice)}")
-    if len({path.suffix for path in found}) > 1:
-        raise ValueError("give Parquet files or CSV files, not both in one call")
-    for path in found:
-        _check_whole(path)
-    return found
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _check_whole(path: Path) -> None:
-    """Say which file is empty or cut short; polars would not name it."""
-    size = path.stat().st_size
-    if size == 0:
-        raise ValueError(f"{path} is empty")
-    if path.suffix == ".parquet":
-        with path.open("rb") as file:
-            begins = file.read(4)
-            file.seek(max(size - 4, 0))
-            ends = file.read(4)
-        if begins != b"PAR1" or ends != b"PAR1":
-            raise ValueError(f"{path} is not a whole Parquet file: write or copy it anew")
-
-
-def count_predictions(files: Sequence[Path], columns: TargetColumns) -> pl.DataFrame:
-    """How often each label was predicted in each group.
-
-    Returns:
-        The key columns, ``columns.prediction``, and the number of rows or the sum of their counts
-        as the last column; sorted by the keys. The files are read in parts, never whole.
-    """
-    polars = require("polars", extra="batch")
-    csv = files[0].suffix == ".csv"
-    try:
-        scanned = _scan(polars, files, csv)
-        _check_columns(files, columns, scanned.collect_schema().names())
-        counted = scanned.group_by([*columns.keys, columns.prediction]).agg(
-            _times(polars, columns).alias(_count_name(columns))
-        )
-        frame = counted.collect(engine="streaming")
-    except polars.exceptions.PolarsError as error:
-        _refuse(files, columns, error)
-    if columns.count is not None and (frame[_count_name(columns)] < 0).any():
-        raise ValueError(f"the column {columns.count!r} has counts below 0")
-    if frame.height == 0:
-        raise ValueError(f"{_named(files)} no rows")
-    if csv:
-        frame = _stripped(polars, frame, columns)
-    return frame.sort([*columns.keys, columns.prediction], nulls_last=True)
-
-
-def _scan(polars: Any, files: Sequence[Path], csv: bool) -> pl.LazyFrame:
-    # Text from CSV whatever it looks like: a guess from the first rows would fail on later ones.
-    if csv:
-        return polars.scan_csv(files, infer_schema=False)
-    return polars.scan_parquet(files, hive_partitioning=False)
-
-
-def _check_columns(files: Sequence[Path], columns: TargetColumns, found: list[str]) -> None:
-    if missing := [name for name in columns.all if name not in found]:
-        raise ValueError(
-            f"{files[0]} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
-        )
-
-
-def _times(polars: Any, columns: TargetColumns) -> pl.Expr:
-    if columns.count is None:
-        return polars.len().cast(polars.Int64)
-    count = polars.col(columns.count).cast(polars.Int64)
-    return polars.when((count < 0).any()).then(-1).otherwise(count.sum())
-
-
-def _count_name(columns: TargetColumns) -> str:
-    """A name that no column has."""
-    return "n_" + "_".join(columns.all)
-
-
-def _refuse(files: Sequence[Path], columns: TargetColumns, error: Exception) -> NoReturn:
-    told = str(error).strip().splitlines()[0]
-    if "SchemaError" in type(error).__name__ or "dtype" in told or "data type" in told:
-        raise ValueError(
-            f"the columns {some_of(columns.all)} are not of the same type in all files: {told}"
-        ) from None
-    raise ValueError(f"{_named(files)} rows that cannot be read: {told}") from None
-
-
-def _named(files: Sequence[Path]) -> str:
-    return f"{files[0]} has" if len(files) == 1 else f"the {len(files)} target files have"
-
-
-def _stripped(polars: Any, frame: pl.DataFrame, columns: TargetColumns) -> pl.DataFrame:
-    """Text without blanks around it, and keys as whole numbers where all of them are."""
-    text = polars.col(*columns.keys, columns.prediction).str.strip_chars()
-    frame = frame.with_columns(text.replace("", None))
-    for key in columns.keys:
-        known = frame[key].drop_nulls().unique().to_list()
-        if known and all(as_integer(value) is not None for value in known):
-            frame = frame.with_columns(
-                frame[key].replace_strict(
-                    known, [as_integer(value) for value in known], return_dtype=polars.Int64
-                )
-            )
-    summed = polars.col(_count_name(columns)).sum()
-    return frame.group_by([*columns.keys, columns.prediction]).agg(summed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,74 +101,325 @@ class Groups:
         """The values of its keys."""
         return self.keys.row(group) if self.keys.width else ()
 
-    def names(self) -> Iterator[str]:
-        """A name for every group, such as ``"monday, model-a"``."""
-        for group in range(len(self)):
-            yield ", ".join(map(str, self.values(group))) or "all"
+    def name(self, group: int) -> str:
+        """Its name, such as ``"monday, model-a"``."""
+        return ", ".join(map(str, self.values(group))) or "all"
+
+    def to_bytes(self) -> bytes:
+        """Everything but the labels."""
+        keys, content = io.BytesIO(), io.BytesIO()
+        self.keys.write_parquet(keys)
+        arrays = {"starts": self.starts, "codes": self.codes, "times": self.times}
+        table = np.frombuffer(keys.getvalue(), dtype=np.uint8)
+        np.savez(content, keys=table, strangers=np.array(self.strangers), **arrays)  # type: ignore[arg-type]
+        return content.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, labels: tuple[Label, ...]) -> Groups:
+        """What :meth:`to_bytes` gave."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            keys = require("polars", extra="batch").read_parquet(
+                io.BytesIO(found["keys"].tobytes())
+            )
+            arrays = (found["starts"], found["codes"], found["times"])
+            return cls(keys, *arrays, tuple(found["strangers"].tolist()), labels)
 
 
-def as_groups(frame: pl.DataFrame, columns: TargetColumns, labels: tuple[Label, ...]) -> Groups:
-    """What :func:`count_predictions` found, in terms of the labels."""
+def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The files that paths, folders and globs stand for, sorted within each.
+
+    Raises:
+        ValueError: there are none, or Parquet and CSV files are mixed.
+    """
+    found: list[Path] = []
+    for source in map(Path, sources):
+        if source.is_dir():
+            inside = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES)
+            here = [path for path in inside if not _is_hidden(path.relative_to(source))]
+            if not here:
+                raise ValueError(f"the folder {source} has no .parquet or .csv file")
+        elif source.exists():
+            here = [source]
+        else:
+            here = sorted(Path(path) for path in glob.glob(str(source), recursive=True))  # noqa: PTH207
+            if not here:
+                raise ValueError(f"{source}: no such file or folder, and no file matches it")
+        found += here
+    if strange := [str(path) for path in found if path.suffix not in SUFFIXES]:
+        raise ValueError(f"expected .parquet or .csv files; got {some_of(strange)}")
+    if twice := more_than_once(map(str, found)):
+        raise ValueError(f"given more than once: {some_of(twice)}")
+    if len({path.suffix for path in found}) > 1:
+        raise ValueError("give Parquet files or CSV files, not both in one call")
+    if empty := [str(path) for path in found if path.stat().st_size == 0]:
+        raise ValueError(f"{empty[0]} is empty")
+    return found
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def count_predictions(
+    files: Sequence[Path], columns: TargetColumns, labels: tuple[Label, ...]
+) -> Groups:
+    """How often each label was predicted in each group; the files are never in memory whole."""
     polars = require("polars", extra="batch")
-    predicted = frame[columns.prediction]
-    known = predicted.drop_nulls().unique(maintain_order=True)
-    values = _as_label_values(polars, known, labels)
-    position = {label: code for code, label in enumerate(labels)}
-    strangers = tuple(value for value in values if value not in position)
-    numbers = isinstance(labels[0], int)
-    if len(strangers) == len(values) > 0 and numbers != known.dtype.is_numeric():
-        kinds = ("whole numbers", "text") if known.dtype.is_numeric() else ("text", "whole numbers")
+    csv = files[0].suffix == ".csv"
+    counted = _Entries(polars, columns, labels)
+    for block in _csv_blocks(files) if csv else _parquet_blocks(files, columns, counted):
+        try:
+            counted.add(_counted(polars, block, columns, csv))
+        except polars.exceptions.PolarsError as error:
+            _refuse(block.files, error)
+    if not counted.keys:
+        raise ValueError(f"{_named(files)} no rows")
+    return counted.as_groups()
+
+
+class _Block(NamedTuple):
+    """Some files, or so many rows of one."""
+
+    files: list[Path]
+    first: int = 0
+    rows: int | None = None
+
+
+def _csv_blocks(files: Sequence[Path]) -> Iterator[_Block]:
+    together: list[Path] = []
+    size = 0
+    for path in files:
+        if together and size + path.stat().st_size > _BYTES_A_BLOCK:
+            yield _Block(together)
+            together, size = [], 0
+        together.append(path)
+        size += path.stat().st_size
+    yield _Block(together)
+
+
+def _parquet_blocks(
+    files: Sequence[Path], columns: TargetColumns, counted: _Entries
+) -> Iterator[_Block]:
+    """Small files together, large ones in parts that end where a row group does.
+
+    Args:
+        counted: is looked at between blocks for how large the next shall be.
+    """
+    parquet = require("pyarrow.parquet", extra="batch")
+    arrow = require("pyarrow", extra="batch")
+    types: dict[str, Any] = {}
+    together: list[Path] = []
+    waiting = 0
+    for path in files:
+        try:
+            with parquet.ParquetFile(path) as file:
+                metadata, schema = file.metadata, file.schema_arrow
+        except (arrow.ArrowInvalid, OSError) as error:
+            told = str(error).splitlines()[0]
+            raise ValueError(f"{path} is not a whole Parquet file: {told}") from None
+        for name in set(columns.all) & set(schema.names):
+            kind = types.setdefault(name, schema.field(name).type)
+            if schema.field(name).type != kind:
+                raise ValueError(
+                    f"the column {name!r} is not of the same type in all files: "
+                    f"{schema.field(name).type} in {path}, {kind} before"
+                )
+        if together and waiting + metadata.num_rows > counted.block:
+            yield _Block(together)
+            together, waiting = [], 0
+        if metadata.num_rows <= counted.block:
+            together.append(path)
+            waiting += metadata.num_rows
+            continue
+        first = rows = 0
+        for number in range(metadata.num_row_groups):
+            rows += metadata.row_group(number).num_rows
+            if rows >= counted.block:
+                yield _Block([path], first, rows)
+                first, rows = first + rows, 0
+        if rows:
+            yield _Block([path], first, rows)
+    if together:
+        yield _Block(together)
+
+
+def _counted(polars: Any, block: _Block, columns: TargetColumns, csv: bool) -> pl.DataFrame:
+    """The block's keys and predictions, and how often each occurs as the last column."""
+    if csv:  # as text whatever it looks like: a guess from the first rows would fail on later ones
+        scanned = polars.scan_csv(block.files, infer_schema=False)
+    else:
+        # Folders such as day=2026-11-18/ are a column, as the tools that write them mean it.
+        partitioned = any("=" in part for path in block.files for part in path.parts[:-1])
+        scanned = polars.scan_parquet(block.files, hive_partitioning=partitioned)
+    found = scanned.collect_schema().names()
+    if missing := [name for name in columns.all if name not in found]:
         raise ValueError(
-            f"the predictions are {kinds[0]} ({some_of(known.to_list(), most=3)}) and the labels "
-            f"{kinds[1]} ({some_of(labels, most=3)}): write both in one way"
+            f"{block.files[0]} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
         )
-    position |= {stranger: -2 - place for place, stranger in enumerate(strangers)}
-    codes = predicted.replace_strict(
-        known,
-        polars.Series([position[value] for value in values], dtype=polars.Int32),
-        default=None,
-        return_dtype=polars.Int32,
-    ).fill_null(_NO_PREDICTION)
-    keys, starts = frame.select(columns.keys), np.zeros(1, dtype=np.int64)
-    if columns.keys:
-        run = keys.select(polars.struct(polars.all()).rle_id()).to_series().to_numpy()
-        starts = np.flatnonzero(np.diff(run, prepend=-1))
-        keys = keys[starts]
-    return Groups(
-        keys,
-        np.append(starts, frame.height),
-        codes.to_numpy(),
-        frame[_count_name(columns)].to_numpy(),
-        strangers,
-        labels,
+    if block.rows is not None:
+        scanned = scanned.slice(block.first, block.rows)
+    times = polars.len().cast(polars.Int64)
+    if columns.count is not None:
+        count = polars.col(columns.count).cast(polars.Int64)
+        times = polars.when((count < 0).any()).then(-1).otherwise(count.sum())
+    named = "n_" + "_".join(columns.all)  # a name that no column has
+    together = scanned.group_by([*columns.keys, columns.prediction]).agg(times.alias(named))
+    counted = together.collect(engine="streaming")
+    if (counted.to_series(-1) < 0).any():
+        raise ValueError(f"the column {columns.count!r} has counts below 0")
+    return counted
+
+
+def _refuse(files: Sequence[Path], error: Exception) -> NoReturn:
+    told = str(error).strip().splitlines()[0]
+    raise ValueError(f"{_named(files)} rows that cannot be read: {told}") from None
+
+
+def _named(files: Sequence[Path]) -> str:
+    return f"{files[0]} has" if len(files) == 1 else f"the {len(files)} target files have"
+
+
+class _Entries:
+    """What was counted so far: group, class and count of every entry."""
+
+    def __init__(self, polars: Any, columns: TargetColumns, labels: tuple[Label, ...]) -> None:
+        self.polars, self.columns, self.labels = polars, columns, labels
+        self.places: dict[tuple[Any, ...], int] = {}  # of groups, in the order they were met
+        self.keys: list[pl.DataFrame] = []
+        self.codes: dict[Any, int] = {label: code for code, label in enumerate(labels)}
+        self.entries: list[NDArray[np.int64]] = []  # group and code in one number
+        self.times: list[NDArray[np.int64]] = []
+        self.merged = 0
+        self.block = _LEAST_ROWS  # rows to count next
+        self.known = False  # whether some prediction was a label
+        self.numbers = False  # whether predictions are whole numbers
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take a block's counts into account."""
+        if frame.height == 0:
+            return
+        before = len(self.places)
+        groups = self._groups(frame.select(self.columns.keys), frame.height)
+        if len(self.places) <= (1 + _NEW) * before or not self.columns.keys:
+            self.block *= 8
+        codes = self._codes(frame[self.columns.prediction])
+        self.entries.append((groups << _CODE_BITS) + codes + _HALF)
+        self.times.append(frame.to_series(-1).to_numpy())
+        if sum(map(len, self.entries)) > max(2 * self.merged, 1 << 20):
+            self._merge()
+
+    def _groups(self, keys: pl.DataFrame, height: int) -> NDArray[np.int64]:
+        """The places of the rows' groups; new ones get the next."""
+        if not self.columns.keys:
+            self.keys = [keys]
+            return np.zeros(height, dtype=np.int64)
+        distinct = keys.unique(maintain_order=True)
+        rows = distinct.rows()
+        new = [place for place, row in enumerate(rows) if row not in self.places]
+        self.places |= {rows[place]: len(self.places) + k for k, place in enumerate(new)}
+        self.keys.append(distinct[new])
+        numbered = distinct.with_columns(
+            self.polars.Series("", [self.places[row] for row in rows], self.polars.Int64)
+        )
+        return _matched(keys, numbered)
+
+    def _codes(self, predicted: pl.Series) -> NDArray[np.int64]:
+        distinct = predicted.unique()
+        codes = [self._code(value) for value in _as_values(self.polars, distinct)]
+        self.numbers = distinct.dtype.is_numeric()
+        numbered = distinct.to_frame().with_columns(
+            self.polars.Series("", codes, self.polars.Int64)
+        )
+        return _matched(predicted.to_frame(), numbered)
+
+    def _code(self, value: Label | None) -> int:
+        """The place of a prediction among the labels, or below zero."""
+        if value is None:
+            return _NO_PREDICTION
+        if isinstance(value, int) != isinstance(self.labels[0], int):
+            whole = as_integer(value) if isinstance(value, str) else None
+            value = str(value) if isinstance(value, int) else value if whole is None else whole
+        code = self.codes.setdefault(value, -2 - (len(self.codes) - len(self.labels)))
+        self.known = self.known or code >= 0
+        return code
+
+    def _merge(self) -> None:
+        """Sum what was counted of the same group and class."""
+        entries = np.concatenate(self.entries)
+        self.entries = []
+        order = np.argsort(entries, kind="stable")
+        entries = entries[order]
+        times = np.concatenate(self.times)[order]
+        first = np.flatnonzero(np.diff(entries, prepend=-1))
+        if len(first) < len(entries):
+            entries, times = entries[first], np.add.reduceat(times, first)
+        self.entries, self.times, self.merged = [entries], [times], len(entries)
+
+    def as_groups(self) -> Groups:
+        """Everything, in the order of the keys."""
+        strangers = tuple(value for value, code in self.codes.items() if code < 0)
+        self._check_kinds(strangers)
+        keys, place = self._ordered_keys()
+        for part in self.entries:
+            part += (place[part >> _CODE_BITS] - (part >> _CODE_BITS)) << _CODE_BITS
+        self._merge()
+        (entries,), (times,) = self.entries, self.times
+        starts = np.searchsorted(entries, np.arange(int(place.max()) + 2) << _CODE_BITS)
+        codes = ((entries & ((1 << _CODE_BITS) - 1)) - _HALF).astype(np.int32)
+        return Groups(keys, starts, codes, times, strangers, self.labels)
+
+    def _check_kinds(self, strangers: tuple[Label, ...]) -> None:
+        if self.known or not strangers or self.numbers == isinstance(self.labels[0], int):
+            return
+        kinds = ("whole numbers", "text") if self.numbers else ("text", "whole numbers")
+        raise ValueError(
+            f"the predictions are {kinds[0]} ({some_of(strangers, most=3)}) and the labels "
+            f"{kinds[1]} ({some_of(self.labels, most=3)}): write both in one way"
+        )
+
+    def _ordered_keys(self) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+        """Distinct keys in order, and for every group that was met its place among them.
+
+        Text from CSV files is stripped, and numbers where all of a column's values are.
+        """
+        keys = self.polars.concat(self.keys)
+        if not self.columns.keys:
+            return keys, np.zeros(1, dtype=np.int64)
+        for name in self.columns.keys:
+            if keys[name].dtype == self.polars.String:
+                keys = keys.with_columns(_tidy(self.polars, keys[name]))
+        distinct = keys.unique().sort(self.columns.keys, nulls_last=True)
+        numbered = distinct.with_columns(self.polars.int_range(distinct.height).alias(""))
+        return distinct, _matched(keys, numbered)
+
+
+def _matched(rows: pl.DataFrame, numbered: pl.DataFrame) -> NDArray[np.int64]:
+    """For every row the number, in the last column, of the row of ``numbered`` that equals it."""
+    joined = rows.join(
+        numbered, on=rows.columns, how="left", nulls_equal=True, maintain_order="left"
     )
+    return joined.to_series(-1).to_numpy()
 
 
-def _as_label_values(polars: Any, known: pl.Series, labels: tuple[Label, ...]) -> list[Label]:
-    """Distinct predictions as labels: text that spells whole numbers as those, if labels are."""
-    if known.dtype.is_float() and (known == known.round()).all():
-        known = known.cast(polars.Int64)
-    text = known.dtype in (polars.String, polars.Categorical, polars.Enum)
-    if not text and not known.dtype.is_integer():
-        raise ValueError(f"predictions must be text or whole numbers; got the type {known.dtype}")
-    values = known.to_list()
-    if not isinstance(labels[0], int):
-        return [str(value) for value in values]
-    if not text:
-        return values
-    whole = map(as_integer, values)
-    return [
-        value if number is None else number for value, number in zip(values, whole, strict=True)
-    ]
+def _as_values(polars: Any, distinct: pl.Series) -> list[Label | None]:
+    """Distinct predictions as Python's text or whole numbers."""
+    if distinct.dtype.is_float() and (distinct == distinct.round()).all():
+        distinct = distinct.cast(polars.Int64)
+    text = distinct.dtype in (polars.String, polars.Categorical, polars.Enum)
+    if not text and not distinct.dtype.is_integer() and distinct.dtype != polars.Null:
+        raise ValueError(
+            f"predictions must be text or whole numbers; got the type {distinct.dtype}"
+        )
+    values = distinct.to_list()
+    return [value.strip() or None if isinstance(value, str) else value for value in values]
 
 
-def to_bytes(frame: pl.DataFrame) -> bytes:
-    """A frame as the bytes of a Parquet file."""
-    memory = io.BytesIO()
-    frame.write_parquet(memory)
-    return memory.getvalue()
-
-
-def from_bytes(content: bytes) -> pl.DataFrame:
-    """What :func:`to_bytes` wrote."""
-    return require("polars", extra="batch").read_parquet(io.BytesIO(content))
+def _tidy(polars: Any, text: pl.Series) -> pl.Series:
+    """Text without blanks around it; whole numbers if it spells nothing else."""
+    stripped = text.str.strip_chars().replace("", None)
+    whole = [None if value is None else as_integer(value) for value in stripped]
+    if stripped.null_count() < sum(value is None for value in whole) or not any(
+        value is not None for value in whole
+    ):
+        return stripped
+    return polars.Series(text.name, whole, dtype=polars.Int64)

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -208,8 +209,16 @@ def tiny_job(predictions, backend, targets):
         for day, target in enumerate(targets)
         for name, times in zip(NAMES.tolist(), target, strict=True)
     ]
-    frame = pl.DataFrame(entries, schema=["day", "prediction", "n_day_prediction"], orient="row")
-    return job, counting.as_groups(frame, TargetColumns(keys=("day",)), predictions.labels)
+    return job, counted(entries, ("day",), predictions.labels)
+
+
+def counted(entries, keys, labels):
+    """Groups from rows of keys, a prediction and how often it occurs."""
+    columns = TargetColumns(keys=keys, count="times")
+    frame = pl.DataFrame(entries, schema=[*keys, "prediction", "times"], orient="row")
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        frame.write_parquet(file.name)
+        return counting.count_predictions([Path(file.name)], columns, labels)
 
 
 def test_probability_of_a_shift_is_that_of_the_draws(predictions):
@@ -440,28 +449,32 @@ def test_an_earlier_result_stays_when_nothing_could_be_done(run, logs, tmp_path)
     assert (tmp_path / "out.parquet").read_bytes() == before
 
 
-def test_a_large_file_is_counted_as_numpy_counts_it(tmp_path):
+@pytest.mark.parametrize("block", [3_000, 20_000, 1 << 22])
+def test_a_large_file_is_counted_as_numpy_counts_it(tmp_path, monkeypatch, block):
     rng = np.random.default_rng(0)
     windows, predicted = rng.integers(50, size=100_000), rng.integers(20, size=100_000)
     frame = pl.DataFrame({"w": windows, "prediction": predicted})
     frame.write_parquet(tmp_path / "many.parquet", row_group_size=7_000)
-    columns = TargetColumns(keys=("w",))
-    counted = counting.count_predictions([tmp_path / "many.parquet"], columns)
-    groups = counting.as_groups(counted, columns, tuple(range(20)))
-    assert len(groups) == 50
+    monkeypatch.setattr(counting, "_LEAST_ROWS", block)
+    files, columns = [tmp_path / "many.parquet"], TargetColumns(keys=("w",))
+    groups = counting.count_predictions(files, columns, tuple(range(20)))
+    assert len(groups) == 50 and groups.starts[-1] == 50 * 20
+    again = counting.Groups.from_bytes(groups.to_bytes(), groups.labels)
+    assert again.keys.equals(groups.keys) and again.labels == groups.labels
     for place in range(50):
         expected = np.bincount(predicted[windows == groups.values(place)[0]], minlength=20)
         np.testing.assert_array_equal(groups.target(place), expected)
+        np.testing.assert_array_equal(again.target(place), expected)
         assert groups.n_target(place) == expected.sum()
 
 
 def test_whole_numbers_in_text_are_numbers_where_labels_are(tmp_path):
     write_csv(tmp_path / "a.csv", day=[10, 9, 9], prediction=["1", "2.0", " 1"])
-    columns = TargetColumns(keys=("day",))
-    counted = counting.count_predictions([tmp_path / "a.csv"], columns)
-    groups = counting.as_groups(counted, columns, (1, 2))
-    assert list(groups.names()) == ["9", "10"]  # in the order of numbers
-    assert groups.target(0).tolist() == [1, 1] and groups.target(1).tolist() == [1, 0]
+    write_csv(tmp_path / "b.csv", day=["9 ", "10"], prediction=["2", "2"])
+    files, columns = [tmp_path / "a.csv", tmp_path / "b.csv"], TargetColumns(keys=("day",))
+    groups = counting.count_predictions(files, columns, (1, 2))
+    assert groups.keys["day"].to_list() == [9, 10]  # in the order of numbers
+    assert groups.target(0).tolist() == [1, 2] and groups.target(1).tolist() == [1, 1]
 
 
 def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
@@ -482,9 +495,7 @@ def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
         for day in range(2)
         for name in labels
     ]
-    schema = ["model", "day", "prediction", "n_model_day_prediction"]
-    frame = pl.DataFrame(entries, schema=schema, orient="row")
-    groups = counting.as_groups(frame, TargetColumns(keys=("model", "day")), labels)
+    groups = counted(entries, ("model", "day"), labels)
     monkeypatch.setattr("gsb3se.batch_places._WORTH_HELPERS", 0.0)
     found = []
     for workers in (1, 2):
@@ -515,3 +526,45 @@ def test_a_progress_bar_where_someone_looks(monkeypatch):
     with progress_bar("8 groups", 8) as tell:
         tell(8)
     assert sys.stderr.getvalue() == ""
+
+
+def test_keys_of_every_kind(run, logs, tmp_path):
+    """Dates, truth values, missing ones, categories, and folders that are a column."""
+    frame = logs.with_columns(
+        date=pl.date(2026, 11, 1) + pl.duration(days=pl.col("day")),
+        odd=pl.col("day") % 2 == 1,
+        site=pl.when(pl.col("day") < 3).then(pl.lit("north")),
+        kind=pl.col("day").cast(pl.String).cast(pl.Categorical),
+        prediction=pl.col("prediction").cast(pl.Categorical),
+    )
+    frame.write_parquet(tmp_path / "kinds.parquet")
+    for key, expected in {
+        "date": frame["date"].unique().sort().to_list(),
+        "odd": [False, True],
+        "site": ["north", None],
+    }.items():
+        result = call(run, "kinds.parquet", "--by", key, "--backend", "newton")
+        assert result.exit_code == 0, result.output
+        table = pl.read_parquet(tmp_path / "out.parquet")
+        assert table[key].unique(maintain_order=True).to_list() == expected
+    result = call(run, "kinds.parquet", "--by", "kind", "--backend", "newton")
+    assert result.exit_code == 0, result.output
+    for day in range(2):
+        folder = tmp_path / "parts" / f"week={day}"
+        folder.mkdir(parents=True)
+        logs.filter(pl.col("day") == day).write_parquet(folder / "part.parquet")
+    result = call(run, "parts", "--by", "week", "--backend", "newton", out="weeks.csv")
+    assert result.exit_code == 0, result.output
+    assert pl.read_csv(tmp_path / "weeks.csv")["week"].unique().sort().to_list() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [pl.UInt8, pl.Int64, pl.Float64, pl.String])
+def test_labels_of_every_number_type(run, tmp_path, dtype):
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=90)
+    pl.DataFrame({"label": truth, "prediction": truth}).write_csv(tmp_path / "val.csv")
+    predicted = pl.Series("prediction", rng.integers(3, size=50)).cast(dtype)
+    predicted.to_frame().write_parquet(tmp_path / "new.parquet")
+    result = call(run, "new.parquet", "--backend", "newton", out="out.csv")
+    assert result.exit_code == 0, result.output
+    assert pl.read_csv(tmp_path / "out.csv")["class"].to_list() == [0, 1, 2]

@@ -71,8 +71,7 @@ def main(
 
 def ours(path: Path, names: tuple[str, ...]) -> counting.Groups:
     """What the command does before it infers."""
-    frame = counting.count_predictions(counting.target_files([path]), COLUMNS)
-    return counting.as_groups(frame, COLUMNS, names)
+    return counting.count_predictions(counting.target_files([path]), COLUMNS, names)
 
 
 def bare(path: Path) -> pl.DataFrame:

@@ -108,8 +108,7 @@ def batch_seconds(
     gs.estimate(counts, graph, prior=prior, backend=backend)  # type: ignore[call-overload]
     began = time.perf_counter()
     columns = TargetColumns(keys=("window",))
-    counted = counting.count_predictions([folder / "logs.parquet"], columns)
-    groups = counting.as_groups(counted, columns, counts.labels)
+    groups = counting.count_predictions([folder / "logs.parquet"], columns, counts.labels)
     with (
         Journal(folder / "journal", {}, resume=False) as journal,
         InProcess(workers, len(groups)) as place,

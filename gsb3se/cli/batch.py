@@ -215,12 +215,11 @@ def _count(journal: Journal, files: list[Path], columns: TargetColumns, job: Job
     """Count the target files, unless a run that was stopped has."""
     kept = journal.counted
     if kept is not None:
-        frame = counting.from_bytes(kept)
-    else:
-        with notes.status(f"counting {len(files)} files"):
-            frame = counting.count_predictions(files, columns)
-        journal.keep_counted(counting.to_bytes(frame))
-    return counting.as_groups(frame, columns, job.labels)
+        return Groups.from_bytes(kept, job.labels)
+    with notes.status(f"counting {len(files)} files"):
+        groups = counting.count_predictions(files, columns, job.labels)
+    journal.keep_counted(groups.to_bytes())
+    return groups
 
 
 def _place(
@@ -257,11 +256,10 @@ def _show(outcome: Outcome, groups: Groups, job: Job, certainty: float) -> None:
     )
     key = ", ".join(groups.keys.columns) or "group"
     shown = table("", key, "predictions", "distance", "probability")
-    names = list(groups.names())
     worst = sorted(outcome.alerts, key=lambda alert: -(alert[1].shift or 0))
     for place, found in worst[:_ALERTS_SHOWN]:
         figures = (f"{groups.n_target(place)}", f"{found.shift:.3f}", f"{found.probability:.3f}")
-        shown.add_row(names[place], *figures)
+        shown.add_row(groups.name(place), *figures)
     console.print(shown)
     if len(worst) > _ALERTS_SHOWN:
         console.print(f"the {_ALERTS_SHOWN} farthest; the others are in the file")
