@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +26,8 @@ from gsb3se.simplex import Vector
 
 _MOST_AT_ONCE, _MOST_NUMBERS = 128, 1 << 22  # windows of a pass, and K^2 times their number
 _SECONDS_A_COMMIT = 0.3
+_WITH_TORCH = ("gsb3se_amortized.backend", "gsb3se.inference.variational")
+_alone: list[AbstractContextManager[Any]] = []  # limits that stay
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ class Ready:
     @classmethod
     def of(cls, problem: Problem, backend: Backend) -> Ready | str:
         """Ready, or why it cannot be."""
-        with one_thread():
+        with one_thread(backend):
             try:
                 if isinstance(backend, PreparingBackend):
                     return cls(problem, backend, backend.prepared(problem))
@@ -106,7 +108,7 @@ class Ready:
 
     def infer(self, windows: Sequence[Window], summary: Summary) -> list[GroupResult]:
         """The result of every window; one that fails says why."""
-        with one_thread():
+        with one_thread(self.backend):
             if isinstance(self.backend, BatchBackend) and len(windows) > 1:
                 try:
                     return [summarise(found, summary) for found in self._together(windows)]
@@ -154,22 +156,34 @@ def summarise(posterior: Posterior, summary: Summary) -> GroupResult:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread(backend: Backend | None = None) -> Iterator[None]:
     """Linear algebra on one thread.
 
     Groups are what runs side by side, and results are the same whatever the number of cores.
     """
-    limits = require("threadpoolctl", extra="batch").threadpool_limits(1)
+    if type(backend).__module__ in _WITH_TORCH:
+        require("torch", extra="amortized")  # before its threads are counted, not in between
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch is not None else 1
     try:
         if torch is not None:
             torch.set_num_threads(1)
-        with limits:
+        with _one_blas_thread():
             yield
     finally:
         if torch is not None:
             torch.set_num_threads(threads)
+
+
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    if _alone:
+        return nullcontext()
+    return require("threadpoolctl", extra="batch").threadpool_limits(1)
+
+
+def stay_on_one_thread() -> None:
+    """In a process that does nothing else: to limit threads for every group takes a millisecond."""
+    _alone.append(_one_blas_thread())
 
 
 class Place(Protocol):

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
 from typing import Any
 
-from gsb3se.batch import Ready, Summary, Window
+from gsb3se.batch import Ready, Summary, Window, stay_on_one_thread
 from gsb3se.errors import require
 from gsb3se.estimate import Backend
 from gsb3se.journal import FAILED, GroupResult
@@ -129,6 +129,7 @@ def _begin_helper() -> None:
     """Settings of a helper process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells what to do
     _keep_freed_memory()
+    stay_on_one_thread()
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -396,8 +396,8 @@ def _geometry(posterior: Posterior) -> _Geometry:
     problem = posterior.problem
     if problem is None or posterior.confusion_mean is None:
         raise ValueError(
-            f"a posterior by {posterior.backend!r} that was loaded or has no mean confusion matrix "
-            "does not know its problem: infer it anew with backend='structured'"
+            f"a posterior by {posterior.backend!r} without its problem or its mean confusion matrix "
+            "does not tell: infer it anew with backend='structured'"
         )
     q, confusion = posterior.mean, posterior.confusion_mean
     r = confusion @ q

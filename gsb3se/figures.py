@@ -22,7 +22,7 @@ INK = "#3b3f46"
 BLUE, ORANGE, GREY = "#3d7dca", "#d9822b", "#9aa0a8"
 RISE, FALL = "#c8553d", "#3d7dca"
 _WIDTH = 4.2  # inches: letters stay readable on a phone
-_MOST_SHIFTS, _MOST_NODES, _MOST_CONFUSED, _MOST_LINES = 25, 45, 16, 6
+MOST_SHIFTS, _MOST_NODES, _MOST_CONFUSED, _MOST_LINES = 25, 45, 16, 6
 _MOST_MARKS = 500
 _LONGEST_NAME = 22
 
@@ -47,7 +47,7 @@ class Shares:
 
 def shifts(shares: Shares) -> Any:
     """Intervals beside the source prior, the largest shifts on top."""
-    order = shares.order[:_MOST_SHIFTS]
+    order = shares.order[:MOST_SHIFTS]
     place = np.arange(len(order))[::-1]
     figure, axes = _figure(0.9 + 0.21 * len(order))
     axes.hlines(place, shares.low[order], shares.high[order], color=BLUE, linewidth=4, alpha=0.45)

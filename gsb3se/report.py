@@ -238,7 +238,7 @@ def of_batch(
     alerts = np.flatnonzero(drift.flagged)
     told = ", ".join(f"{n} {status}" for status, n in statuses.most_common())
     page.add(_badge(f"{len(alerts)} of {len(table.groups)} shifted", len(alerts) == 0))
-    page.paragraph(f"{len(table.groups)} groups of {len(drift.labels)} classes: {told}.")
+    page.paragraph(f"Groups: {len(table.groups)}, of {len(drift.labels)} classes: {told}.")
     usable = np.array([status != FAILED for status in table.status])
     _add_drift(page, table, usable)
     if usable.any():
@@ -335,7 +335,7 @@ def _badge(text: str, good: bool) -> str:
 
 def _add_shifts(page: _Page, shares: Shares, title: str | None = None) -> None:
     page.heading(title or ("What changed" if shares.source is not None else "The shares"))
-    shown, n = min(len(shares.order), figures._MOST_SHIFTS), len(shares.labels)
+    shown, n = min(len(shares.order), figures.MOST_SHIFTS), len(shares.labels)
     what = "largest shifts first" if shares.source is not None else "largest shares first"
     counted = f"{n} classes" if shown == n else f"{shown} of {n} classes"
     page.figure(figures.shifts(shares), f"{counted}, {what}")
@@ -443,6 +443,7 @@ def _add_statuses(page: _Page, table: BatchTable) -> None:
             continue
         seen.add(status)
         n = table.status.count(status)
-        page.paragraph(f"{n} groups are {status}; the first, {table.name(place)}: {message}.")
+        which = "1 group is" if n == 1 else f"{n} groups are"
+        page.paragraph(f"{which} {status}; the first, {table.name(place)}: {message}.")
     if not seen:
         page.paragraph("Every group was inferred without complaint.")

@@ -137,7 +137,7 @@ def test_a_batch_drifts(drifting, tmp_path, suffix):
     text = report.of_batch(table, gs.LabelGraph.from_weights(WEIGHTS, NAMES))
     page = stands_alone(text)
     assert page.headings[:2] == ["Drift over the windows: north", "Drift over the windows: south"]
-    assert "1 groups are failed; the first, south, 1: it has no rows." in text
+    assert "1 group is failed; the first, south, 1: it has no rows." in text
     assert "4 of 12 shifted" in text
 
 

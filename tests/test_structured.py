@@ -1,5 +1,7 @@
 """The default backend: against exact posteriors, on many windows, at many classes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from exact import three_classes, two_classes
@@ -164,10 +166,13 @@ def test_sensitivities_are_those_of_the_quadratic_model():
     assert sensitivity.without_graph.sum() == pytest.approx(1)
 
 
-def test_a_loaded_posterior_says_that_it_does_not_know_its_problem(tmp_path):
+def test_a_loaded_posterior_tells_as_much_and_a_bare_one_says_that_it_cannot(tmp_path):
     counts, graph, _ = good_classifier(4, 30, 200, seed=0)
-    gs.estimate(counts, graph).save(tmp_path / "post.npz")
+    made = gs.estimate(counts, graph)
+    made.save(tmp_path / "post.npz")
     loaded = gs.Posterior.load(tmp_path / "post.npz")
     assert loaded.mean.sum() == pytest.approx(1)
+    told, expected = (gs.diagnostics.graph_sensitivity(post).change for post in (loaded, made))
+    np.testing.assert_allclose(told, expected, atol=1e-12)
     with pytest.raises(ValueError, match="infer it anew"):
-        gs.diagnostics.graph_sensitivity(loaded)
+        gs.diagnostics.graph_sensitivity(replace(loaded, problem=None))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -133,7 +135,7 @@ def batch(
             similar = load_graph(graph, next(iter(found.values())))
         job = Job(
             *_problems(found, similar, prior, source_prior),
-            backend,
+            _quiet(backend),
             level,
             alert,
             seed,
@@ -193,6 +195,11 @@ def _problems(
     for name, counts in validation.items():
         priors[name] = counts.validation_sizes / counts.n_validation if given is None else given
     return problems, priors
+
+
+def _quiet(backend: Any) -> Backend:
+    """The backend without a progress bar of its own: there is one of all groups."""
+    return replace(backend, progress=False) if hasattr(backend, "progress") else backend
 
 
 def _plan(job: Job, columns: TargetColumns, files: list[Path]) -> dict[str, str]:

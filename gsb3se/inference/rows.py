@@ -197,9 +197,13 @@ class TargetRows:
         gradient += self._by_column @ by_cell
         return gradient
 
-    def geometry(self, log_eta: Vector) -> RowGeometry:
-        """Information about log eta, and the law of log u given it, at one point."""
-        at = self._saddle(log_eta[:, None].astype(self.dtype))
+    def geometry(self, log_eta: Vector, values: RowValues | None = None) -> RowGeometry:
+        """Information about log eta, and the law of log u given it, at one point.
+
+        Args:
+            values: what :meth:`evaluate` found there, if it was asked.
+        """
+        at = self._saddle(log_eta[:, None].astype(self.dtype)) if values is None else values.saddle
         h, p, h_rest, p_rest = (x[:, 0] for x in (at.h, at.p, at.h_rest, at.p_rest))
         weight = np.where(self._empty, 0, 1 / np.maximum(at.slope[:, 0], 1e-30)).astype(self.dtype)
         shape, scale = self._shape[:, 0], self._scale[:, 0]

@@ -20,7 +20,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from gsb3se.inference.blocks import symmetric_root
 from gsb3se.inference.columns import ColumnLaws
-from gsb3se.inference.rows import Array, TargetRows
+from gsb3se.inference.rows import Array, RowValues, TargetRows
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, softmax
 
@@ -64,6 +64,19 @@ class Point(NamedTuple):
     theta: Array
     log_eta: Array
     tilt: Array
+
+
+class _Trial(NamedTuple):
+    """A place on the way to the mode: levels, what the rows say there, theta and L theta."""
+
+    log_eta: Vector
+    rows: RowValues
+    theta: Vector
+    smooth: Vector
+
+    def value(self, tau: float) -> float:
+        """Log density at a fixed tau_q and d = 0."""
+        return float(self.rows.log_likelihood[0]) - tau * float(self.theta @ self.smooth) / 2
 
 
 @dataclass
@@ -118,9 +131,10 @@ class TargetDensity:
             log_eta, tau = near.centre.astype(float), near.tau
         settled = near is not None  # tau_q
         rounding = _ROUNDING * n
+        here = self._trial(log_eta)
         for steps in range(1, _MODE_STEPS + 1):  # noqa: B007
-            value, gradient, theta = self._at_fixed(log_eta, tau)
-            geometry = self.rows.geometry(log_eta)
+            value, gradient = here.value(tau), self._gradient(here, tau)
+            geometry = self.rows.geometry(here.log_eta, here.rows)
             weight = 1 + geometry.response
             whole = geometry.information + tau * weight[:, None] * laplacian * weight
             factor = _cholesky(whole)
@@ -129,16 +143,15 @@ class TargetDensity:
             if settled and decrement < tolerance:
                 break
             length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
+            theta = here.theta - here.theta.mean()
             while length > 1e-4:
-                reached = log_eta + length * step
-                risen, _, _ = self._at_fixed(reached, tau)
-                if risen >= value + 1e-4 * length * decrement - rounding:
+                reached = self._trial(here.log_eta + length * step, here)
+                if reached.value(tau) >= value + 1e-4 * length * decrement - rounding:
                     break
                 length /= 2
-            log_eta = log_eta + length * step
+            here = reached
             if near is not None:
                 continue
-            theta = theta - theta.mean()
             form = theta @ (laplacian @ theta)
             form += geometry.roughness(self._laplacian)
             form += self._trace(factor, weight)
@@ -147,7 +160,7 @@ class TargetDensity:
             tau = float(updated)
         inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
         return Frame(
-            log_eta,
+            here.log_eta,
             inverse.T,
             _root(geometry.covariance()),
             tau,
@@ -169,14 +182,18 @@ class TargetDensity:
         half_smooth = solve_triangular(factor, smooth, lower=True, check_finite=False)
         return float(np.einsum("ij,ij->", half, half_smooth)) / copies
 
-    def _at_fixed(self, log_eta: Vector, tau: float) -> tuple[float, Vector, Vector]:
-        """Log density at a fixed tau_q and d = 0, its gradient, and theta."""
-        rows = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype))
+    def _trial(self, log_eta: Vector, near: _Trial | None = None) -> _Trial:
+        """A place that may be the mode; ``near`` is one to start the saddlepoints from."""
+        slack = None if near is None else near.rows.saddle.slack
+        rows = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype), slack)
         theta = log_eta + rows.log_totals[:, 0].astype(float)
-        pull = -tau * (self._laplacian @ theta)
-        value = float(rows.log_likelihood[0]) + theta @ pull / 2
-        gradient = self.rows.gradient(rows, pull[:, None].astype(self.rows.dtype))[:, 0]
-        return value, gradient.astype(float) + pull, theta
+        return _Trial(log_eta, rows, theta, self._laplacian @ theta)
+
+    def _gradient(self, here: _Trial, tau: float) -> Vector:
+        """Of the log density at a fixed tau_q and d = 0."""
+        pull = -tau * here.smooth
+        rows = self.rows.gradient(here.rows, pull[:, None].astype(self.rows.dtype))[:, 0]
+        return rows.astype(float) + pull
 
     def at(self, z: Array, near: Point | None = None) -> Point:
         """The density and the force at (2K, C) coordinates."""
