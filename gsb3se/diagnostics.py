@@ -396,7 +396,7 @@ def _geometry(posterior: Posterior) -> _Geometry:
     problem = posterior.problem
     if problem is None or posterior.confusion_mean is None:
         raise ValueError(
-            f"a posterior by {posterior.backend!r} without its problem or its mean confusion matrix "
+            f"a posterior by {posterior.backend!r} without its problem or mean confusion matrix "
             "does not tell: infer it anew with backend='structured'"
         )
     q, confusion = posterior.mean, posterior.confusion_mean
