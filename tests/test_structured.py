@@ -176,3 +176,36 @@ def test_a_loaded_posterior_tells_as_much_and_a_bare_one_says_that_it_cannot(tmp
     np.testing.assert_allclose(told, expected, atol=1e-12)
     with pytest.raises(ValueError, match="infer it anew"):
         gs.diagnostics.graph_sensitivity(replace(loaded, problem=None))
+
+
+ALIKE = {  # digits whose mean images are
+    0: {5: 0.28, 6: 0.27, 8: 0.37, 9: 0.45},
+    1: {2: 0.37, 4: 0.37, 5: 0.33, 6: 0.29, 7: 0.33, 8: 0.6},
+    2: {3: 0.41, 5: 0.28, 8: 0.41},
+    3: {5: 0.34, 8: 0.47, 9: 0.57},
+    4: {6: 0.33, 7: 0.28, 8: 0.29},
+    5: {7: 0.32, 8: 0.49, 9: 0.42},
+    6: {8: 0.35},
+    7: {8: 0.45},
+    8: {9: 0.53},
+}
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+def test_a_classifier_that_says_two_classes_only(prior):
+    """Its strengths are hardly known, and laws far out on their axes must stay possible ones."""
+    confusion = np.zeros((10, 10), dtype=int)
+    confusion[0] = [38, 0, 14, 9, 26, 16, 30, 21, 16, 19]
+    confusion[1] = [2, 40, 26, 30, 14, 22, 10, 19, 24, 19]
+    confusion[5, 5], confusion[9, [3, 9]] = 2, [1, 2]
+    counts = gs.ShiftCounts(confusion, [178, 202, 0, 0, 0, 0, 0, 0, 0, 20])
+    weights = np.zeros((10, 10))
+    for i, neighbours in ALIKE.items():
+        for j, weight in neighbours.items():
+            weights[i, j] = weights[j, i] = weight
+    for graph in (gs.LabelGraph.from_weights(weights), None):
+        with pytest.warns(gs.GSB3SEWarning, match="not identified"):
+            post = gs.estimate(counts, graph, prior=prior)
+        assert np.isfinite(post.sd).all() and post.mean.sum() == pytest.approx(1)
+        exact = gs.Structured(refine=True).prepared(post.problem).infer(counts.target)
+        assert np.abs(post.mean - exact.mean).max() < 0.25

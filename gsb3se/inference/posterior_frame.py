@@ -169,14 +169,16 @@ def posterior_frame(problem: Problem, columns: ColumnGaussians, frame: Frame) ->
     tied = columns.covariance / (sd[:, :, None] * sd[:, None, :])
 
     # How log mu_j answers to cells, levels and strengths.
-    rate = np.exp(hinges.centre + bent)
-    mean_rate = np.tensordot(_WEIGHTS, rate, 1)
-    share = eta[:, None] * mean_rate
-    share /= share.sum(axis=0)
-    sensitivity = np.tensordot(_WEIGHTS * _NODES, rate, 1) / mean_rate
+    # Relative to each cell's largest: rates by themselves may be beyond all digits.
+    peak = bent.max(axis=0)
+    relative = np.exp(bent - peak)
+    mean = np.tensordot(_WEIGHTS, relative, 1)
+    log_rate = hinges.centre + peak + np.log(mean)
+    share = softmax(np.log(eta)[:, None] + log_rate, axis=0)
+    sensitivity = np.tensordot(_WEIGHTS * _NODES, relative, 1) / mean
     load = share * sensitivity
     moved = by_place + by_spread * (bent - pivot)[..., None]
-    pulled = np.einsum("a,aij,aijk->ijk", _WEIGHTS, rate, moved) / mean_rate[..., None]
+    pulled = np.einsum("a,aij,aijk->ijk", _WEIGHTS, relative, moved) / mean[..., None]
     by_strength = np.einsum("ij,ijk->jk", share, pulled)
     root = np.sqrt(problem.target)
     values, vectors = np.linalg.eigh(
@@ -197,7 +199,7 @@ def posterior_frame(problem: Problem, columns: ColumnGaussians, frame: Frame) ->
         np.maximum(omega, 0),
         modes,
         tied,
-        mean_rate,
+        np.exp(log_rate),
         sensitivity,
         share,
         load,

@@ -33,6 +33,7 @@ _WIDEST = 1.2  # of an axis
 _REACH = 1.2  # of the two sides, in widths
 _LEAST_CURVATURE = 0.25  # of the evidence along an axis, in units of the columns' own
 _FARTHEST = 2.5  # widths that the interpolation may be asked for
+_ROUNDED = 1.5  # a variance may exceed its rate by so much before its law counts as impossible
 
 
 class Axis(NamedTuple):
@@ -57,14 +58,28 @@ class Spread:
     curvature: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
 
     def laws_at(self, place: Vector) -> ColumnLaws:
-        """The laws at a place on the axes, in widths."""
+        """The laws at a place on the axes, in widths.
+
+        Beyond the sides the parabolas through them may leave what is possible, Var(g) <= E g; then
+        the place is taken nearer.
+        """
         if not np.any(place):
             return self.middle
+        place = np.clip(place, -_FARTHEST, _FARTHEST)
+        while True:
+            laws = self._on_parabolas(place)
+            possible = (laws.variance <= _ROUNDED * laws.rate).all()
+            if possible or np.abs(place).max() < _REACH / 2:
+                return laws
+            place = place / 2
+
+    def _on_parabolas(self, place: Vector) -> ColumnLaws:
+        """Log rates and log variances on parabolas through the middle and both sides."""
         middle = self.middle
         log_rate, log_variance = np.log(middle.rate), np.log(middle.variance)
         rate, variance = log_rate.copy(), log_variance.copy()
         vector = as_vector(middle.hyper)
-        for axis, t in zip(self.axes, np.clip(place, -_FARTHEST, _FARTHEST), strict=True):
+        for axis, t in zip(self.axes, place, strict=True):
             low, high = axis.sides
             slope, bend = t / (2 * _REACH), t**2 / (2 * _REACH**2)
             for value, centre, name in (
@@ -74,11 +89,12 @@ class Spread:
                 below, above = np.log(getattr(low, name)), np.log(getattr(high, name))
                 value += slope * (above - below) + bend * (above + below - 2 * centre)
             vector = vector + t * axis.direction
-        rate = np.exp(rate)
-        scale = (middle.sizes / rate.sum(axis=0)).astype(rate.dtype)
-        return ColumnLaws(
-            rate * scale, np.exp(variance), middle.sizes, as_hyper(vector), middle.figures
-        )
+        with np.errstate(over="ignore"):
+            rate = np.exp(rate)
+            scale = (middle.sizes / rate.sum(axis=0)).astype(rate.dtype)
+            return ColumnLaws(
+                rate * scale, np.exp(variance), middle.sizes, as_hyper(vector), middle.figures
+            )
 
     def sigma_points(self, log_target: list[tuple[float, float]]) -> list[Vector]:
         """Places of equal weight that have the mean and variance of the strengths given a target.

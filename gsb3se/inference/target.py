@@ -28,7 +28,7 @@ _EM_STEPS = 200
 _MODE_STEPS = 40
 _MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode only sets the pace
 _TAU_CHANGE = 0.05
-_LARGEST_STEP = 3.0
+_LARGEST_STEP, _SHORTEST_STEP = 3.0, 1e-4  # in log eta; as a share of Newton's
 _ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
 _QUARTER_TURN = np.pi / 2
@@ -144,9 +144,10 @@ class TargetDensity:
                 break
             length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
             theta = here.theta - here.theta.mean()
-            while length > 1e-4:
+            while True:
                 reached = self._trial(here.log_eta + length * step, here)
-                if reached.value(tau) >= value + 1e-4 * length * decrement - rounding:
+                enough = value + 1e-4 * length * decrement - rounding
+                if reached.value(tau) >= enough or length < _SHORTEST_STEP:
                     break
                 length /= 2
             here = reached
