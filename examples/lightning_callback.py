@@ -103,6 +103,7 @@ def main(picture: Path, windows: int, rows: int, epochs: int, passes: int, seed:
     """Train, meet the stream with the callback, draw."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
+    lightning.seed_everything(seed, verbose=False)  # the order of the rows
     stream = drifting_stream(windows, rows, seed)
     module = Digits(stream.source_prior.tolist(), seed)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
