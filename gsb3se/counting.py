@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gsb3se.errors import require, some_of
+from gsb3se.files import check_columns
 from gsb3se.labels import Label, as_integer, more_than_once
 
 if TYPE_CHECKING:
@@ -251,11 +252,7 @@ def _counted(polars: Any, block: _Block, columns: TargetColumns, csv: bool) -> p
         # Folders such as day=2026-11-18/ are a column, as the tools that write them mean it.
         partitioned = any("=" in part for path in block.files for part in path.parts[:-1])
         scanned = polars.scan_parquet(block.files, hive_partitioning=partitioned)
-    found = scanned.collect_schema().names()
-    if missing := [name for name in columns.all if name not in found]:
-        raise ValueError(
-            f"{block.files[0]} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
-        )
+    check_columns(block.files[0], columns.all, scanned.collect_schema().names())
     if block.rows is not None:
         scanned = scanned.slice(block.first, block.rows)
     times = polars.len().cast(polars.Int64)

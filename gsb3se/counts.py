@@ -115,6 +115,12 @@ class ShiftCounts:
         return np.asarray(self.confusion.sum(axis=0), dtype=np.int64)
 
     @property
+    def validation_shares(self) -> NDArray[np.float64]:
+        """(K,) shares of the true classes among the validation rows: the source prior, if they
+        were drawn from the source at random."""
+        return self.validation_sizes / self.n_validation
+
+    @property
     def without_validation(self) -> tuple[Label, ...]:
         """Classes of which the validation set has no row: their column is known from the prior."""
         return self._labels_where(self.validation_sizes == 0)

@@ -251,7 +251,12 @@ def name_of(label: Label, longest: int = _LONGEST_NAME) -> str:
     text = str(label)
     if len(text) > longest:
         text = text[: longest - 1] + "…"
-    return text.replace("$", r"\$")
+    return no_formula(text)
+
+
+def no_formula(label: Label) -> str:
+    """A label as text in which matplotlib sees no formula."""
+    return str(label).replace("$", r"\$")
 
 
 def _window_ticks(axes: Any, names: list[str], most: int = 5) -> None:

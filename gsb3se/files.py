@@ -122,6 +122,19 @@ def check_present(
         raise ValueError(f"{path} is damaged: it lacks {some_of(missing)}")
 
 
+def check_columns(
+    path: str | os.PathLike[str], wanted: Sequence[str], found: Sequence[str]
+) -> None:
+    """Raise ValueError unless a table has each of the wanted columns, once."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(
+            f"{path} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
+        )
+    if twice := [name for name in wanted if found.count(name) > 1]:
+        raise ValueError(f"{path} has more than one column {some_of(twice)}")
+
+
 def compressed(
     form: type[sparse.csc_array] | type[sparse.csr_array],
     arrays: dict[str, NDArray[np.generic]],

@@ -56,7 +56,7 @@ def intervals(
         if marked.shape != (posterior.n_classes,):
             raise ValueError(f"{name!r} must hold a share for each class; got {marked.shape}")
         axes.plot(marked[order], place, marker, label=name, alpha=0.8)
-    axes.set_yticks(place, [_plain(posterior.labels[i]) for i in order])
+    axes.set_yticks(place, [figures.no_formula(posterior.labels[i]) for i in order])
     axes.set_xlim(left=0)
     axes.set_xlabel(f"share of the target, with {100 * level:.3g} % intervals")
     if len(order) < posterior.n_classes:
@@ -149,12 +149,19 @@ def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         at = place + 0.32 - 0.64 * (k / (n_backends - 1) if n_backends > 1 else 0.5)
         low, high = posterior.interval(level)
         axes.hlines(at, low[order], high[order], color=f"C{k}", linewidth=1.8)
-        axes.plot(posterior.mean[order], at, "o", color=f"C{k}", markersize=3.5, label=_plain(name))
+        axes.plot(
+            posterior.mean[order],
+            at,
+            "o",
+            color=f"C{k}",
+            markersize=3.5,
+            label=figures.no_formula(name),
+        )
     for marker, (name, shares) in zip("x+d", comparison.point_estimates.items(), strict=False):
         axes.plot(shares[order], place, marker, color="0.25", alpha=0.7, clip_on=False, label=name)
     if comparison.truth is not None:
         axes.plot(comparison.truth[order], place, "k|", markersize=14, label="truth")
-    axes.set_yticks(place, [_plain(reference.labels[i]) for i in order])
+    axes.set_yticks(place, [figures.no_formula(reference.labels[i]) for i in order])
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"share of the target: means and {100 * level:.3g} % intervals")
@@ -178,7 +185,3 @@ def _write(figure: Any, path: str | os.PathLike[str]) -> None:
     _check_suffix(path)
     form = Path(path).suffix.lower()[1:]
     write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=150))
-
-
-def _plain(label: Any) -> str:
-    return str(label).replace("$", r"\$")  # a dollar would begin a formula

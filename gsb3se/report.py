@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def of_posterior(
     """
     problem = posterior.problem
     if source_prior is None and problem is not None and problem.counts.n_validation:
-        source_prior = problem.counts.validation_sizes / problem.counts.n_validation
+        source_prior = problem.counts.validation_shares
     if graph is None and problem is not None:
         graph = problem.graph
     shares = shares_of(posterior, source_prior, level)
@@ -152,23 +152,14 @@ class BatchTable:
 
     def part(self, places: NDArray[np.int64]) -> Drift:
         """Some of the windows, by the last of their keys."""
-        drift = self.drift
-        return Drift(
-            [str(self.groups[place][-1]) if self.keys else "all" for place in places],
-            drift.shift[places],
-            drift.flagged[places],
-            drift.alert,
-            drift.mean[places],
-            drift.low[places],
-            drift.high[places],
-            drift.source,
-            drift.labels,
-            drift.level,
-        )
+        names = [str(self.groups[place][-1]) if self.keys else "all" for place in places]
+        by_window = ("shift", "flagged", "mean", "low", "high")
+        chosen = {name: getattr(self.drift, name)[places] for name in by_window}
+        return replace(self.drift, names=names, **chosen)
 
     def name(self, place: int) -> str:
         """A group by its keys."""
-        return ", ".join(map(str, self.groups[place])) or "all"
+        return self.drift.names[place]
 
 
 def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTable:

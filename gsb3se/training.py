@@ -194,7 +194,6 @@ class LabelShiftMetric(Metric):
     def reset_target(self) -> None:
         """Forget the target rows, for the next window of the same classifier."""
         self.target_counts.zero_()
-        self._computed = None
 
     # torchmetrics' machinery, where a sparse state and a posterior need it to be told more
 

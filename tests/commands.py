@@ -13,3 +13,7 @@ def failed_with(result, message):
     assert "Traceback" not in result.output
     assert isinstance(result.exception, SystemExit)
     return True
+
+
+def run_batch(run, *arguments, out="out.parquet"):
+    return run("batch", *arguments, "--validation", "val.csv", "--out", out)

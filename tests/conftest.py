@@ -42,3 +42,20 @@ def predictions(tmp_path):
     write_csv(tmp_path / "val.csv", id=range(200), label=names[truth], prediction=names[predicted])
     write_csv(tmp_path / "new.csv", prediction=names[target])
     return ShiftCounts.from_predictions(names[truth], names[predicted], names[target])
+
+
+@pytest.fixture
+def logs(tmp_path, predictions):
+    """Six days of predictions, whose shares drift; val.csv lies beside."""
+    pl = pytest.importorskip("polars")
+    names = np.array(["ant", "bee", "cow"])
+    rng = np.random.default_rng(1)
+    days, predicted = [], []
+    for day in range(6):
+        shares = np.array([0.2, 0.3, 0.5]) + np.array([1, 0, -1]) * 0.08 * day
+        days += [day] * 120
+        predicted += names[rng.choice(3, 120, p=shares)].tolist()
+    frame = pl.DataFrame({"day": days, "prediction": predicted})
+    frame.write_parquet(tmp_path / "logs.parquet")
+    frame.write_csv(tmp_path / "logs.csv")
+    return frame

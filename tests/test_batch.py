@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from commands import failed_with, write_csv
+from commands import failed_with, run_batch, write_csv
 
 import gsb3se as gs
 from gsb3se import batch, counting
@@ -24,26 +24,7 @@ from gsb3se.journal import GroupResult, Journal
 from gsb3se.progress import progress_bar
 
 NAMES = np.array(["ant", "bee", "cow"])
-WINDOWS = 6
-
-
-@pytest.fixture
-def logs(tmp_path, predictions):
-    """Six days of predictions, whose shares drift; val.csv lies beside."""
-    rng = np.random.default_rng(1)
-    days, predicted = [], []
-    for day in range(WINDOWS):
-        shares = np.array([0.2, 0.3, 0.5]) + np.array([1, 0, -1]) * 0.08 * day
-        days += [day] * 120
-        predicted += NAMES[rng.choice(3, 120, p=shares)].tolist()
-    frame = pl.DataFrame({"day": days, "prediction": predicted})
-    frame.write_parquet(tmp_path / "logs.parquet")
-    frame.write_csv(tmp_path / "logs.csv")
-    return frame
-
-
-def call(run, *arguments, out="out.parquet"):
-    return run("batch", *arguments, "--validation", "val.csv", "--out", out)
+WINDOWS = 6  # of the fixture logs
 
 
 def confusion(counts):
@@ -51,7 +32,7 @@ def confusion(counts):
 
 
 def test_a_row_a_group_and_class_that_estimate_gives_too(run, logs, predictions, tmp_path):
-    result = call(run, "logs.parquet", "--by", "day", "--prior", "anchored")
+    result = run_batch(run, "logs.parquet", "--by", "day", "--prior", "anchored")
     assert result.exit_code == 0, result.output
     assert "6 groups of 3 classes: 6 ok" in result.output
     table = pl.read_parquet(tmp_path / "out.parquet")
@@ -93,7 +74,7 @@ def test_csv_folder_and_glob_are_the_same_as_parquet(run, logs, tmp_path):
         "c": "parts",
         "d": "parts/*.csv",
     }.items():
-        result = call(run, source, "--by", "day", "--backend", "newton", out=f"{name}.csv")
+        result = run_batch(run, source, "--by", "day", "--backend", "newton", out=f"{name}.csv")
         assert result.exit_code == 0, result.output
     texts = {(tmp_path / f"{name}.csv").read_text() for name in "abcd"}
     assert len(texts) == 1
@@ -101,7 +82,9 @@ def test_csv_folder_and_glob_are_the_same_as_parquet(run, logs, tmp_path):
 
 def test_formats_hold_the_same(run, logs, tmp_path):
     for suffix in ("parquet", "csv", "jsonl"):
-        result = call(run, "logs.csv", "--by", "day", "--backend", "newton", out=f"out.{suffix}")
+        result = run_batch(
+            run, "logs.csv", "--by", "day", "--backend", "newton", out=f"out.{suffix}"
+        )
         assert result.exit_code == 0, result.output
     table = pl.read_parquet(tmp_path / "out.parquet")
     assert pl.read_csv(tmp_path / "out.csv").equals(table)
@@ -110,7 +93,7 @@ def test_formats_hold_the_same(run, logs, tmp_path):
 
 
 def test_without_a_key_all_rows_are_one_group(run, logs, tmp_path):
-    assert call(run, "logs.csv", out="out.csv").exit_code == 0
+    assert run_batch(run, "logs.csv", out="out.csv").exit_code == 0
     table = pl.read_csv(tmp_path / "out.csv")
     assert table.columns[0] == "class"
     assert table["n_target"].to_list() == [720] * 3
@@ -121,8 +104,10 @@ def test_counted_rows_stand_for_several(run, logs, tmp_path):
     counted.write_csv(tmp_path / "counted.csv")
     pl.read_csv(tmp_path / "val.csv").with_columns(times=1).write_csv(tmp_path / "val.csv")
     arguments = ("--by", "day", "--backend", "newton")
-    assert call(run, "logs.csv", *arguments, out="rows.csv").exit_code == 0
-    result = call(run, "counted.csv", *arguments, "--count-column", "times", out="counted-out.csv")
+    assert run_batch(run, "logs.csv", *arguments, out="rows.csv").exit_code == 0
+    result = run_batch(
+        run, "counted.csv", *arguments, "--count-column", "times", out="counted-out.csv"
+    )
     assert result.exit_code == 0, result.output
     assert (tmp_path / "rows.csv").read_text() == (tmp_path / "counted-out.csv").read_text()
 
@@ -144,7 +129,7 @@ def test_models_have_their_own_validation(run, logs, tmp_path):
         ]
     ).write_parquet(tmp_path / "both.parquet")
     arguments = ("--model-column", "model", "--by", "day", "--backend", "newton")
-    result = call(run, "both.parquet", *arguments)
+    result = run_batch(run, "both.parquet", *arguments)
     assert result.exit_code == 0, result.output
     assert "no rows of the model 'stranger'" in result.output
     table = pl.read_parquet(tmp_path / "out.parquet")
@@ -165,7 +150,7 @@ def test_one_bad_group_does_not_stop_the_rest(run, logs, tmp_path):
         .alias("prediction")
     )
     strange.write_parquet(tmp_path / "strange.parquet")
-    result = call(run, "strange.parquet", "--by", "day", "--backend", "newton")
+    result = run_batch(run, "strange.parquet", "--by", "day", "--backend", "newton")
     assert result.exit_code == 0, result.output
     assert "2 groups failed, the first because it has predictions 'gnu', unknown" in result.output
     table = pl.read_parquet(tmp_path / "out.parquet")
@@ -230,23 +215,25 @@ def test_probability_of_a_shift_is_that_of_the_draws(predictions):
 
 def test_alerts_are_listed_and_can_fail(run, logs, tmp_path):
     arguments = ("logs.csv", "--by", "day", "--alert", "0.3", "--certainty", "0.9")
-    result = call(run, *arguments, out="out.csv")
+    result = run_batch(run, *arguments, out="out.csv")
     assert result.exit_code == 0 and "farther than 0.3 from the source prior" in result.output
-    assert call(run, *arguments, "--fail-on-alert", out="out.csv").exit_code == 3
-    calm = call(run, "logs.csv", "--by", "day", "--alert", "2", "--fail-on-alert", out="out.csv")
+    assert run_batch(run, *arguments, "--fail-on-alert", out="out.csv").exit_code == 3
+    calm = run_batch(
+        run, "logs.csv", "--by", "day", "--alert", "2", "--fail-on-alert", out="out.csv"
+    )
     assert calm.exit_code == 0 and "no group is farther than 2" in calm.output
 
 
 def test_shifts_are_measured_from_a_given_prior(run, logs, tmp_path):
     write_csv(tmp_path / "p.csv", **{"class": ["cow", "ant", "bee"], "share": [0.5, 0.2, 0.3]})
-    assert call(run, "logs.csv", "--source-prior", "p.csv", out="out.csv").exit_code == 0
+    assert run_batch(run, "logs.csv", "--source-prior", "p.csv", out="out.csv").exit_code == 0
     assert pl.read_csv(tmp_path / "out.csv")["source"].to_list() == [0.2, 0.3, 0.5]
 
 
 def test_a_groups_draws_do_not_depend_on_the_others(run, logs, tmp_path):
-    assert call(run, "logs.csv", "--by", "day", out="all.csv").exit_code == 0
+    assert run_batch(run, "logs.csv", "--by", "day", out="all.csv").exit_code == 0
     logs.filter(pl.col("day") > 2).write_csv(tmp_path / "late.csv")
-    assert call(run, "late.csv", "--by", "day", out="some.csv").exit_code == 0
+    assert run_batch(run, "late.csv", "--by", "day", out="some.csv").exit_code == 0
     late = pl.read_csv(tmp_path / "all.csv").filter(pl.col("day") > 2)
     assert pl.read_csv(tmp_path / "some.csv").equals(late)
 
@@ -320,13 +307,15 @@ def test_the_validation_side_is_prepared_once(tmp_path, predictions, monkeypatch
 def test_unfinished_work_is_neither_lost_nor_mixed_up(run, logs, tmp_path):
     arguments = ("logs.csv", "--by", "day", "--backend", "newton")
     with Journal(tmp_path / "out.parquet.unfinished", {"seed": "0"}, resume=False):
-        assert failed_with(call(run, *arguments, "--resume"), "another run at work")
-    assert failed_with(call(run, *arguments), "--resume goes on with it")
-    failed_with(call(run, *arguments, "--resume", "--seed", "1"), "differs in")
+        assert failed_with(run_batch(run, *arguments, "--resume"), "another run at work")
+    assert failed_with(run_batch(run, *arguments), "--resume goes on with it")
+    failed_with(run_batch(run, *arguments, "--resume", "--seed", "1"), "differs in")
     (tmp_path / "out.parquet.unfinished").write_text("something else")
-    assert failed_with(call(run, *arguments, "--resume"), "holds no unfinished work")
+    assert failed_with(run_batch(run, *arguments, "--resume"), "holds no unfinished work")
     (tmp_path / "out.parquet.unfinished").unlink()
-    assert call(run, *arguments, "--resume").exit_code == 0  # nothing to go on with: from the start
+    assert (
+        run_batch(run, *arguments, "--resume").exit_code == 0
+    )  # nothing to go on with: from the start
 
 
 # Clusters
@@ -335,8 +324,8 @@ def test_unfinished_work_is_neither_lost_nor_mixed_up(run, logs, tmp_path):
 def test_a_dask_cluster_gives_the_same(run, logs, tmp_path):
     for backend in ("structured", "amortized"):
         arguments = ("logs.parquet", "--by", "day", "--backend", backend)
-        assert call(run, *arguments).exit_code == 0
-        result = call(run, *arguments, "--dask", "local", "--workers", "2", out="dask.parquet")
+        assert run_batch(run, *arguments).exit_code == 0
+        result = run_batch(run, *arguments, "--dask", "local", "--workers", "2", out="dask.parquet")
         assert result.exit_code == 0, result.output
         assert (tmp_path / "dask.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
 
@@ -375,106 +364,16 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
 
 def test_a_cluster_that_is_not_there(run, logs, monkeypatch):
     monkeypatch.setattr("gsb3se.batch_places._PATIENCE", 1.0)
-    result = call(run, "logs.csv", "--by", "day", "--dask", "tcp://127.0.0.1:9")
+    result = run_batch(run, "logs.csv", "--by", "day", "--dask", "tcp://127.0.0.1:9")
     assert failed_with(result, "no dask scheduler answers")
 
 
-# Bad files
-
-
-@pytest.mark.parametrize(
-    ("file", "arguments", "message"),
-    [
-        ("absent.csv", [], "no such file or folder"),
-        ("empty.csv", [], "empty.csv is empty"),
-        ("header.csv", [], "no rows"),
-        ("truncated.parquet", [], "not a whole Parquet file"),
-        ("logs.csv", ["--by", "week"], "no column 'week'"),
-        ("logs.csv", ["--prediction-column", "guess"], "no column 'guess'"),
-        ("strangers.csv", [], "no group could be inferred, the first because it has predictions"),
-        ("numbers.parquet", [], "the predictions are"),
-        ("floats.parquet", [], "must be text or whole numbers"),
-        ("two-types", [], "not of the same type"),
-        ("ragged.csv", [], "cannot be read"),
-        ("nothing.csv", ["--count-column", "times"], "no target predictions"),
-        ("negative.csv", ["--count-column", "times"], "below 0"),
-        ("text-counts.csv", ["--count-column", "times"], "cannot be read"),
-        ("logs.csv", ["--by", "prediction"], "must differ"),
-        ("clash.csv", ["--by", "mean"], "two columns of the result"),
-        ("no-files", [], "no .parquet or .csv file"),
-        ("val.txt", [], "expected .parquet or .csv files"),
-    ],
-)
-def test_bad_targets_are_refused_in_a_sentence(run, logs, tmp_path, file, arguments, message):
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "header.csv").write_text("day,prediction\n")
-    (tmp_path / "truncated.parquet").write_bytes((tmp_path / "logs.parquet").read_bytes()[:-50])
-    write_csv(tmp_path / "strangers.csv", prediction=["gnu", "yak"])
-    pl.DataFrame({"prediction": [0, 1]}).write_parquet(tmp_path / "numbers.parquet")
-    pl.DataFrame({"prediction": [0.5, 1.0]}).write_parquet(tmp_path / "floats.parquet")
-    (tmp_path / "two-types").mkdir()
-    pl.DataFrame({"prediction": [0, 1]}).write_parquet(tmp_path / "two-types" / "a.parquet")
-    pl.DataFrame({"prediction": ["ant"]}).write_parquet(tmp_path / "two-types" / "b.parquet")
-    (tmp_path / "ragged.csv").write_text("prediction\nant\nbee,cow,ant\n")
-    for name, times in {"nothing": [0, 0], "negative": [-2, 5], "text-counts": ["x", 1]}.items():
-        write_csv(tmp_path / f"{name}.csv", prediction=["ant", "bee"], times=times)
-    write_csv(tmp_path / "clash.csv", prediction=["ant"], mean=[1])
-    pl.read_csv(tmp_path / "val.csv").with_columns(times=1).write_csv(tmp_path / "val.csv")
-    (tmp_path / "no-files").mkdir()
-    (tmp_path / "val.txt").write_text("ant\n")
-    assert failed_with(call(run, file, *arguments), message)
-    assert not [path for path in tmp_path.iterdir() if "out.parquet" in path.name]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("label,prediction\n", "no rows"),
-        ("label,guess\nant,ant\n", "no column 'prediction'"),
-        ("label,prediction\nant,\n", "is empty"),
-        ("label,prediction\nant,ant\n", "at least 2 classes"),
-    ],
-)
-def test_bad_validation_files_are_refused(run, logs, tmp_path, content, message):
-    (tmp_path / "val.csv").write_text(content)
-    assert failed_with(call(run, "logs.csv", "--by", "day"), message)
-    assert not (tmp_path / "out.parquet").exists()
-
-
 def test_an_earlier_result_stays_when_nothing_could_be_done(run, logs, tmp_path):
-    assert call(run, "logs.csv", "--by", "day", "--backend", "newton").exit_code == 0
+    assert run_batch(run, "logs.csv", "--by", "day", "--backend", "newton").exit_code == 0
     before = (tmp_path / "out.parquet").read_bytes()
     write_csv(tmp_path / "strangers.csv", prediction=["gnu", "yak"])
-    assert call(run, "strangers.csv").exit_code == 1
+    assert run_batch(run, "strangers.csv").exit_code == 1
     assert (tmp_path / "out.parquet").read_bytes() == before
-
-
-@pytest.mark.parametrize("block", [3_000, 20_000, 1 << 22])
-def test_a_large_file_is_counted_as_numpy_counts_it(tmp_path, monkeypatch, block):
-    rng = np.random.default_rng(0)
-    windows, predicted = rng.integers(50, size=100_000), rng.integers(20, size=100_000)
-    frame = pl.DataFrame({"w": windows, "prediction": predicted})
-    frame.write_parquet(tmp_path / "many.parquet", row_group_size=7_000)
-    monkeypatch.setattr(counting, "_LEAST_ROWS", block)
-    files, columns = [tmp_path / "many.parquet"], TargetColumns(keys=("w",))
-    groups = counting.count_predictions(files, columns, tuple(range(20)))
-    assert len(groups) == 50 and groups.starts[-1] == 50 * 20
-    again = counting.Groups.from_bytes(groups.to_bytes(), groups.labels)
-    assert again.keys.equals(groups.keys) and again.labels == groups.labels
-    for place in range(50):
-        expected = np.bincount(predicted[windows == groups.values(place)[0]], minlength=20)
-        np.testing.assert_array_equal(groups.target(place), expected)
-        np.testing.assert_array_equal(again.target(place), expected)
-        assert groups.n_target(place) == expected.sum()
-
-
-def test_whole_numbers_in_text_are_numbers_where_labels_are(tmp_path):
-    write_csv(tmp_path / "a.csv", day=[10, 9, 9], prediction=["1", "2.0", " 1"])
-    write_csv(tmp_path / "b.csv", day=["9 ", "10"], prediction=["2", "2"])
-    files, columns = [tmp_path / "a.csv", tmp_path / "b.csv"], TargetColumns(keys=("day",))
-    groups = counting.count_predictions(files, columns, (1, 2))
-    assert groups.keys["day"].to_list() == [9, 10]  # in the order of numbers
-    assert groups.target(0).tolist() == [1, 2] and groups.target(1).tolist() == [1, 1]
 
 
 def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
@@ -526,45 +425,3 @@ def test_a_progress_bar_where_someone_looks(monkeypatch):
     with progress_bar("8 groups", 8) as tell:
         tell(8)
     assert sys.stderr.getvalue() == ""
-
-
-def test_keys_of_every_kind(run, logs, tmp_path):
-    """Dates, truth values, missing ones, categories, and folders that are a column."""
-    frame = logs.with_columns(
-        date=pl.date(2026, 11, 1) + pl.duration(days=pl.col("day")),
-        odd=pl.col("day") % 2 == 1,
-        site=pl.when(pl.col("day") < 3).then(pl.lit("north")),
-        kind=pl.col("day").cast(pl.String).cast(pl.Categorical),
-        prediction=pl.col("prediction").cast(pl.Categorical),
-    )
-    frame.write_parquet(tmp_path / "kinds.parquet")
-    for key, expected in {
-        "date": frame["date"].unique().sort().to_list(),
-        "odd": [False, True],
-        "site": ["north", None],
-    }.items():
-        result = call(run, "kinds.parquet", "--by", key, "--backend", "newton")
-        assert result.exit_code == 0, result.output
-        table = pl.read_parquet(tmp_path / "out.parquet")
-        assert table[key].unique(maintain_order=True).to_list() == expected
-    result = call(run, "kinds.parquet", "--by", "kind", "--backend", "newton")
-    assert result.exit_code == 0, result.output
-    for day in range(2):
-        folder = tmp_path / "parts" / f"week={day}"
-        folder.mkdir(parents=True)
-        logs.filter(pl.col("day") == day).write_parquet(folder / "part.parquet")
-    result = call(run, "parts", "--by", "week", "--backend", "newton", out="weeks.csv")
-    assert result.exit_code == 0, result.output
-    assert pl.read_csv(tmp_path / "weeks.csv")["week"].unique().sort().to_list() == [0, 1]
-
-
-@pytest.mark.parametrize("dtype", [pl.UInt8, pl.Int64, pl.Float64, pl.String])
-def test_labels_of_every_number_type(run, tmp_path, dtype):
-    rng = np.random.default_rng(0)
-    truth = rng.integers(3, size=90)
-    pl.DataFrame({"label": truth, "prediction": truth}).write_csv(tmp_path / "val.csv")
-    predicted = pl.Series("prediction", rng.integers(3, size=50)).cast(dtype)
-    predicted.to_frame().write_parquet(tmp_path / "new.parquet")
-    result = call(run, "new.parquet", "--backend", "newton", out="out.csv")
-    assert result.exit_code == 0, result.output
-    assert pl.read_csv(tmp_path / "out.csv")["class"].to_list() == [0, 1, 2]

@@ -17,10 +17,8 @@ import time
 from pathlib import Path
 
 import click
-import numpy as np
-import polars as pl
+from cases import write_batch
 
-import gsb3se as gs
 from gsb3se.simulation import simulate_classifier
 
 
@@ -39,7 +37,7 @@ def main(
     chooser = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(folder, simulate_classifier(classes, 50, 1000, seed).counts, windows, seed)
+        write_batch(folder, simulate_classifier(classes, 50, 1000, seed).counts, windows, 500, seed)
         command = [sys.executable, "-m", "gsb3se.cli", "batch", "logs.parquet", "--by", "window"]
         command += ["--validation", "val.csv", "--workers", str(workers), "--backend", backend]
         began = time.perf_counter()
@@ -90,18 +88,6 @@ def kill_a_worker(command: list[str], folder: Path, at: float, workers: int) -> 
         if run.wait() != 0:
             raise SystemExit("the run failed")
     return "a worker died" + (" after the end" if ended else "")
-
-
-def write_files(folder: Path, counts: gs.ShiftCounts, windows: int, seed: int) -> None:
-    """val.csv and logs.parquet."""
-    cells = counts.confusion.tocoo()
-    predicted, truth = (np.repeat(part, cells.data) for part in cells.coords)
-    pl.DataFrame({"label": truth, "prediction": predicted}).write_csv(folder / "val.csv")
-    rng = np.random.default_rng(seed)
-    rows = rng.choice(counts.n_classes, (windows, 500), p=rng.dirichlet(np.ones(counts.n_classes)))
-    pl.DataFrame(
-        {"window": np.repeat(np.arange(windows), 500), "prediction": rows.ravel()}
-    ).write_parquet(folder / "logs.parquet")
 
 
 if __name__ == "__main__":

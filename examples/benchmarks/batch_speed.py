@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-import polars as pl
+from cases import write_batch
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
@@ -60,7 +60,7 @@ def main(
     made = simulate_classifier(classes, 50, predictions, seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(folder, made.counts, windows, predictions, seed)
+        write_batch(folder, made.counts, windows, predictions, seed)
 
         def one() -> None:
             post = gs.estimate(made.counts, made.graph, prior=chosen)
@@ -81,7 +81,7 @@ def main(
         console.print(table)
         for backend in memory_backend:
             for n in (windows, more):
-                write_files(folder, made.counts, n, predictions, seed)
+                write_batch(folder, made.counts, n, predictions, seed)
                 megabytes = peak_memory(folder, backend)
                 console.print(f"{n} windows by {backend}: peak {megabytes:.0f} MB")
 
@@ -103,8 +103,7 @@ def batch_seconds(
     """The time of a batch, counting included; libraries are loaded before."""
     counts, graph, _ = made  # type: ignore[misc]
     problem = gs.Problem(counts, graph, prior)
-    source = counts.validation_sizes / counts.n_validation
-    job = batch.Job({"": problem}, {"": source}, backend)  # type: ignore[arg-type]
+    job = batch.Job({"": problem}, {"": counts.validation_shares}, backend)  # type: ignore[arg-type]
     gs.estimate(counts, graph, prior=prior, backend=backend)  # type: ignore[call-overload]
     began = time.perf_counter()
     columns = TargetColumns(keys=("window",))
@@ -116,23 +115,6 @@ def batch_seconds(
         batch.run(job, groups, journal, place)
         journal.discard()
     return time.perf_counter() - began
-
-
-def write_files(folder: Path, counts: gs.ShiftCounts, n: int, predictions: int, seed: int) -> None:
-    """val.csv, and logs.parquet with n windows whose shares are drawn from a flat Dirichlet."""
-    cells = counts.confusion.tocoo()
-    predicted, truth = (np.repeat(part, cells.data) for part in cells.coords)
-    pl.DataFrame({"label": truth, "prediction": predicted}).write_csv(folder / "val.csv")
-    rng = np.random.default_rng(seed)
-    rates = counts.confusion_rates
-    chosen = []
-    for _ in range(n):
-        r = rates @ rng.dirichlet(np.ones(counts.n_classes))
-        chosen.append(rng.choice(counts.n_classes, predictions, p=r / r.sum()))
-    windows = np.repeat(np.arange(n), predictions)
-    pl.DataFrame({"window": windows, "prediction": np.concatenate(chosen)}).write_parquet(
-        folder / "logs.parquet"
-    )
 
 
 def peak_memory(folder: Path, backend: str) -> float:

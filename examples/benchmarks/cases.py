@@ -65,3 +65,22 @@ def cifar100(
     )
     realised = np.bincount(truth[target], minlength=100) / n_target
     return Case(gs.Problem(counts, gs.LabelGraph.knn(names, k=8), prior), realised)
+
+
+def write_batch(folder: Path, counts: gs.ShiftCounts, n: int, predictions: int, seed: int) -> None:
+    """val.csv, and logs.parquet with n windows whose shares are drawn from a flat Dirichlet."""
+    import polars as pl
+
+    cells = counts.confusion.tocoo()
+    predicted, truth = (np.repeat(part, cells.data) for part in cells.coords)
+    pl.DataFrame({"label": truth, "prediction": predicted}).write_csv(folder / "val.csv")
+    rng = np.random.default_rng(seed)
+    rates = counts.confusion_rates
+    chosen = []
+    for _ in range(n):
+        r = rates @ rng.dirichlet(np.ones(counts.n_classes))
+        chosen.append(rng.choice(counts.n_classes, predictions, p=r / r.sum()))
+    windows = np.repeat(np.arange(n), predictions)
+    pl.DataFrame({"window": windows, "prediction": np.concatenate(chosen)}).write_parquet(
+        folder / "logs.parquet"
+    )

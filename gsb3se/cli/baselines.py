@@ -80,8 +80,7 @@ def _estimate(name: str, inputs: Inputs) -> Vector:
             _log(inputs.validation_probabilities), inputs.validation_labels, method="bcts"
         )
         probs = calibrator(_log(probs))
-    sizes = inputs.counts.validation_sizes
-    return methods.em(probs, sizes / sizes.sum())
+    return methods.em(probs, inputs.counts.validation_shares)
 
 
 def _log(probs: np.ndarray) -> np.ndarray:

@@ -14,9 +14,10 @@ import click
 from gsb3se import __version__, batch_output, counting
 from gsb3se.batch import Job, Outcome, run
 from gsb3se.batch_places import InProcess, OnDask
+from gsb3se.cli import inputs
 from gsb3se.cli.console import ExistingFile, File, check_output, console, notes, plain_speech, table
 from gsb3se.cli.inputs import Columns, read_shares, read_validation
-from gsb3se.cli.model_options import backend_options, load_graph, model_options
+from gsb3se.cli.model_options import backend_options, in_order, model_options
 from gsb3se.counting import Groups, TargetColumns
 from gsb3se.counts import ShiftCounts
 from gsb3se.estimate import Backend, BatchBackend
@@ -47,9 +48,9 @@ _ALERT_EXIT_CODE = 3
     "--model-column", help="A column that names the model, in the validation file as well."
 )
 @click.option("--labels", type=ExistingFile, help="All classes: a name a line, or a JSON list.")
-@click.option("--label-column", default="label", show_default=True)
-@click.option("--prediction-column", default="prediction", show_default=True)
-@click.option("--count-column", help="A column that says how many predictions each row stands for.")
+@inputs.label_column
+@inputs.prediction_column
+@inputs.count_column
 @model_options
 @backend_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
@@ -74,13 +75,7 @@ _ALERT_EXIT_CODE = 3
     show_default=True,
     help="L1 distance to the source prior beyond which a shift is one.",
 )
-@click.option(
-    "--certainty",
-    type=click.FloatRange(0, 1),
-    default=0.95,
-    show_default=True,
-    help="Posterior probability of such a distance from which a group is flagged.",
-)
+@inputs.certainty
 @click.option(
     "--fail-on-alert", is_flag=True, help=f"Exit with {_ALERT_EXIT_CODE} if a group is flagged."
 )
@@ -131,8 +126,8 @@ def batch(
             model_column,
             labels or (None if similar is None else similar.labels),
         )
-        if similar is not None and graph is not None:
-            similar = load_graph(graph, next(iter(found.values())))
+        if similar is not None:
+            similar = in_order(similar, next(iter(found.values())).labels)
         job = Job(
             *_problems(found, similar, prior, source_prior),
             _quiet(backend),
@@ -188,12 +183,10 @@ def _problems(
     source_prior: Path | None,
 ) -> tuple[dict[str, Problem], dict[str, Vector]]:
     problems = {name: Problem(counts, graph, prior) for name, counts in validation.items()}
-    given = None
+    priors = {name: counts.validation_shares for name, counts in validation.items()}
     if source_prior is not None:
         given = read_shares(source_prior, next(iter(validation.values())).labels)
-    priors = {}
-    for name, counts in validation.items():
-        priors[name] = counts.validation_sizes / counts.n_validation if given is None else given
+        priors = dict.fromkeys(validation, given)
     return problems, priors
 
 

@@ -38,7 +38,7 @@ class Experiment:
 
     @property
     def source_prior(self) -> Vector:
-        return self.counts.validation_sizes / self.counts.n_validation
+        return self.counts.validation_shares
 
     @cached_property
     def target_probabilities(self) -> Matrix:

@@ -19,7 +19,7 @@ from gsb3se.adaptation import as_probabilities
 from gsb3se.cli.console import ExistingFile
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import require, some_of
-from gsb3se.files import read_npz, read_text
+from gsb3se.files import check_columns, read_npz, read_text
 from gsb3se.labels import (
     Label,
     as_column,
@@ -43,6 +43,20 @@ class Columns:
     count: str | None = None
 
 
+label_column = click.option("--label-column", default="label", show_default=True)
+prediction_column = click.option("--prediction-column", default="prediction", show_default=True)
+count_column = click.option(
+    "--count-column", help="A column that says how many predictions each row stands for."
+)
+certainty = click.option(
+    "--certainty",
+    type=click.FloatRange(0, 1),
+    default=0.95,
+    show_default=True,
+    help="Posterior probability of a distance beyond the alert from which a group is flagged.",
+)
+
+
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where the counts come from; read them with :func:`read_inputs`."""
     options = (
@@ -64,11 +78,9 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=ExistingFile,
             help="All classes in order: a name a line, or a JSON list.",
         ),
-        click.option("--label-column", default="label", show_default=True),
-        click.option("--prediction-column", default="prediction", show_default=True),
-        click.option(
-            "--count-column", help="A column that says how many predictions each row stands for."
-        ),
+        label_column,
+        prediction_column,
+        count_column,
     )
     for option in reversed(options):
         command = option(command)
@@ -237,7 +249,7 @@ def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
         return _read_csv(path, wanted)
     if path.suffix == ".npz":
         arrays = read_npz(path)
-        _check_columns(path, wanted, list(arrays))
+        check_columns(path, wanted, list(arrays))
         kept = {name: arrays[name] for name in wanted}
         if PROBABILITIES in arrays:
             kept[PROBABILITIES] = arrays[PROBABILITIES]
@@ -251,7 +263,7 @@ def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
     parquet = require("pyarrow.parquet", extra="batch")
     arrow = require("pyarrow", extra="batch")
     try:
-        _check_columns(path, wanted, parquet.read_schema(path).names)
+        check_columns(path, wanted, parquet.read_schema(path).names)
         table = parquet.read_table(path, columns=wanted)
     except (arrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from None
@@ -268,7 +280,7 @@ def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
     rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
         header = next(rows, [])
-        _check_columns(path, wanted, header)
+        check_columns(path, wanted, header)
         places = [header.index(name) for name in wanted]
         values: list[list[str]] = [[] for _ in wanted]
         for row in rows:
@@ -281,16 +293,6 @@ def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num}: {error}") from None
     return {name: np.array(column) for name, column in zip(wanted, values, strict=True)}
-
-
-def _check_columns(path: Path, wanted: list[str], found: list[str]) -> None:
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise ValueError(
-            f"{path} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
-        )
-    if twice := [name for name in wanted if found.count(name) > 1]:
-        raise ValueError(f"{path} has more than one column {some_of(twice)}")
 
 
 def _is_integer_text(column: NDArray[Any]) -> bool:

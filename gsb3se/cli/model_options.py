@@ -15,8 +15,15 @@ from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.hmc import HMC
 from gsb3se.inference.structured import Structured
+from gsb3se.labels import Label
 from gsb3se.prior import Prior
 from gsb3se_amortized import Amortized
+
+
+def level_option(told: str = "Of the intervals.") -> Callable[..., Any]:
+    """The option --level, with its help."""
+    between = click.FloatRange(0, 1, min_open=True, max_open=True)
+    return click.option("--level", type=between, default=0.9, show_default=True, help=told)
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,13 +64,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--b-q", default=1.0, show_default=True, help="Gamma rate of tau_q."),
         click.option("--a-c", default=1.0, show_default=True, help="Gamma shape of tau_C."),
         click.option("--b-c", default=1.0, show_default=True, help="Gamma rate of tau_C."),
-        click.option(
-            "--level",
-            type=click.FloatRange(0, 1, min_open=True, max_open=True),
-            default=0.9,
-            show_default=True,
-            help="Of the intervals.",
-        ),
+        level_option(),
     )
     made: Callable[..., Any] = with_objects
     for option in reversed(options):
@@ -117,7 +118,11 @@ def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_graph(path: Path, counts: ShiftCounts) -> LabelGraph:
     """The graph, in the order of the counts' labels where it names the same ones."""
-    graph = LabelGraph.load(path)
-    if graph.labels is not None and set(graph.labels) == set(counts.labels):
-        return graph.reordered(counts.labels)
+    return in_order(LabelGraph.load(path), counts.labels)
+
+
+def in_order(graph: LabelGraph, labels: tuple[Label, ...]) -> LabelGraph:
+    """The graph in the order of the labels, where it names the same ones."""
+    if graph.labels is not None and set(graph.labels) == set(labels):
+        return graph.reordered(labels)
     return graph

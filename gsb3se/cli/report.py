@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from gsb3se import report as pages
+from gsb3se.cli import inputs
 from gsb3se.cli.console import ExistingFile, File, check_output, console, plain_speech
 from gsb3se.cli.inputs import Columns, read_shares, read_validation
+from gsb3se.cli.model_options import in_order, level_option
 from gsb3se.counts import ShiftCounts
 from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label
@@ -29,23 +31,11 @@ from gsb3se.posterior import Posterior
     type=ExistingFile,
     help="For a batch: the validation file, to sum up the confusions.",
 )
-@click.option("--label-column", default="label", show_default=True)
-@click.option("--prediction-column", default="prediction", show_default=True)
+@inputs.label_column
+@inputs.prediction_column
 @click.option("--title", help="Of the page.")
-@click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Of a posterior's intervals.",
-)
-@click.option(
-    "--certainty",
-    type=click.FloatRange(0, 1),
-    default=0.95,
-    show_default=True,
-    help="For a batch: probability from which a group is flagged.",
-)
+@level_option("Of a posterior's intervals.")
+@inputs.certainty
 def report(
     result: Path,
     out: Path,
@@ -92,8 +82,7 @@ def _graph(path: Path | None, labels: tuple[Label, ...]) -> LabelGraph | None:
     graph = LabelGraph.load(path)
     if graph.n_classes != len(labels):
         raise ValueError(f"{path} has {graph.n_classes} labels and the result {len(labels)}")
-    known = graph.labels is not None and set(graph.labels) == set(labels)
-    return graph.reordered(labels) if known else graph
+    return in_order(graph, labels)
 
 
 def _counts(path: Path | None, columns: Columns, labels: tuple[Label, ...]) -> ShiftCounts | None:
