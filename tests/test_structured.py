@@ -191,6 +191,27 @@ ALIKE = {  # digits whose mean images are
 }
 
 
+def alike_digits():
+    weights = np.zeros((10, 10))
+    for i, neighbours in ALIKE.items():
+        for j, weight in neighbours.items():
+            weights[i, j] = weights[j, i] = weight
+    return gs.LabelGraph.from_weights(weights)
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+def test_a_classifier_that_says_one_class_only(prior):
+    """Nothing is known of the shares, and some strengths on the way leave a column no level."""
+    confusion = np.zeros((10, 10), dtype=int)
+    confusion[8] = 20
+    counts = gs.ShiftCounts(confusion, [0] * 8 + [300, 0])
+    with pytest.warns(gs.GSB3SEWarning):
+        post = gs.estimate(counts, alike_digits(), prior=prior, backend=gs.Structured(refine=False))
+    assert np.isfinite(post.sd).all() and post.mean.sum() == pytest.approx(1)
+    low, high = post.interval(0.9)
+    assert (high - low > 0.1).all()
+
+
 @pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
 def test_a_classifier_that_says_two_classes_only(prior):
     """Its strengths are hardly known, and laws far out on their axes must stay possible ones."""
@@ -199,11 +220,7 @@ def test_a_classifier_that_says_two_classes_only(prior):
     confusion[1] = [2, 40, 26, 30, 14, 22, 10, 19, 24, 19]
     confusion[5, 5], confusion[9, [3, 9]] = 2, [1, 2]
     counts = gs.ShiftCounts(confusion, [178, 202, 0, 0, 0, 0, 0, 0, 0, 20])
-    weights = np.zeros((10, 10))
-    for i, neighbours in ALIKE.items():
-        for j, weight in neighbours.items():
-            weights[i, j] = weights[j, i] = weight
-    for graph in (gs.LabelGraph.from_weights(weights), None):
+    for graph in (alike_digits(), None):
         with pytest.warns(gs.GSB3SEWarning, match="not identified"):
             post = gs.estimate(counts, graph, prior=prior)
         assert np.isfinite(post.sd).all() and post.mean.sum() == pytest.approx(1)

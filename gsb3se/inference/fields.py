@@ -26,6 +26,7 @@ _DENSE = 64  # labels up to which the exact inverse of every column is the cheap
 _FIRST_ROUNDS = 5
 _REFERENCE_ROUNDS = 40
 _LARGE = 2000  # labels from which the columns to learn from are inverted in single precision
+_LEAST_GROUND = 1e-9  # of a label's degree: below it a column would float
 
 
 class Field(Protocol):
@@ -113,7 +114,9 @@ class DenseField:
     def _matrices(self, tau: float, precision: Matrix) -> np.ndarray:
         matrices = np.repeat(tau * self._laplacian[None], precision.shape[1], axis=0)
         diagonal = np.arange(len(precision))
-        matrices[:, diagonal, diagonal] += precision.T
+        # Strengths far from any that the counts allow can lose a column's level altogether.
+        grounded = np.maximum(precision, _LEAST_GROUND * tau * self.degrees[:, None])
+        matrices[:, diagonal, diagonal] += grounded.T
         return matrices
 
     def apply(self, tau: float, x: Matrix) -> Matrix:
