@@ -8,24 +8,17 @@ run at their own defaults (ours 4 chains of 500 + 1,000, theirs one), after a ru
 time is that of the second run, the effective sample size that of the worst class by arviz.
 """
 
-import sys
 import time
 from collections.abc import Callable
-from types import ModuleType
 
 import click
-import jax.numpy as jnp
 import numpy as np
+from quapy_peers import bayesian_cc
 from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
 from gsb3se.arviz_bridge import convergence
-
-# QuaPy turns all its Bayesian methods off without pystan, which BayesianCC does not use.
-for name in ("stan", "stan.common"):
-    sys.modules.setdefault(name, ModuleType(name))
-from quapy.method._bayesian import P_TEST_Y, sample_posterior_bayesianCC  # noqa: E402
 
 
 @click.command()
@@ -39,7 +32,7 @@ def main(classes: tuple[int, ...], warmup: int, draws: int, seed: int) -> None:
     for n in classes:
         problem = good_classifier(n, seed)
         ours = timed(lambda s, p=problem: hierarchy(p, warmup, draws, s), seed)
-        theirs = timed(lambda s, p=problem: bayesian_cc(p, warmup, draws, s), seed)
+        theirs = timed(lambda s, p=problem: bayesian_cc(p.counts, s, warmup, draws)[None], seed)
         rates = [ess / seconds for seconds, ess in (ours, theirs)]
         for name, model, (seconds, ess), rate, ratio in (
             ("gs.HMC", "the hierarchy", ours, rates[0], f"{rates[0] / rates[1]:.1f}"),
@@ -74,20 +67,6 @@ def hierarchy(problem: gs.Problem, warmup: int, draws: int, seed: int) -> np.nda
     """(chains, draws, K) by gs.HMC."""
     backend = gs.HMC(warmup=warmup, draws=draws, progress=False)
     return backend.infer(problem, np.random.default_rng(seed)).form.q
-
-
-def bayesian_cc(problem: gs.Problem, warmup: int, draws: int, seed: int) -> np.ndarray:
-    """(1, draws, K) by QuaPy."""
-    samples = sample_posterior_bayesianCC(
-        jnp.asarray(problem.counts.target),
-        jnp.asarray(problem.counts.confusion.toarray().T),
-        num_warmup=warmup,
-        num_samples=draws,
-        alpha=np.ones(problem.n_classes),
-        temperature=1.0,
-        seed=seed,
-    )
-    return np.asarray(samples[P_TEST_Y])[None]
 
 
 if __name__ == "__main__":

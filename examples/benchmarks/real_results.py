@@ -1,0 +1,149 @@
+"""What the benchmark on real classifiers found, looked up by setting."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+TITLES = {
+    "mnist": "MNIST",
+    "20news": "20 Newsgroups",
+    "cifar10": "CIFAR-10",
+    "cifar100-wideresnet164": "CIFAR-100, WideResNet",
+    "cifar100-densenetbc100": "CIFAR-100, DenseNet",
+    "cifar100-lenet5": "CIFAR-100, LeNet",
+    "imagenet": "ImageNet",
+    "unshifted": "no shift assumed",
+    "counted": "predictions as counted",
+    "bbse raw": "BBSE, raw",
+    "bbse": "BBSE, projected",
+    "bbse bootstrap": "BBSE, bootstrap",
+    "rlls": "RLLS",
+    "mlls": "MLLS, hard",
+    "acc": "ACC (QuaPy)",
+    "bayesian-cc": "BayesianCC (QuaPy)",
+    "em": "EM, raw scores",
+    "em bcts": "EM, BCTS",
+    "paper structured": "paper's prior, structured",
+    "paper plain": "paper's prior, structured, no chains",
+    "paper amortized": "paper's prior, amortized",
+    "paper hmc": "paper's prior, HMC",
+    "anchored structured": "anchored, structured",
+    "anchored plain": "anchored, structured, no chains",
+    "anchored amortized": "anchored, amortized",
+    "anchored hmc": "anchored, HMC",
+    "paper newton": "paper's prior, Newton-CG",
+    "paper laplace": "paper's prior, nested Laplace",
+    "paper variational": "paper's prior, variational",
+}
+DATA_SETS = tuple(TITLES)[:7]
+BAYESIAN = tuple(
+    f"{prior} {backend}"
+    for prior in ("paper", "anchored")
+    for backend in ("structured", "plain", "amortized", "hmc")
+)
+SOFT = ("em", "em bcts")
+HARD = ("unshifted", "counted", "bbse raw", "bbse", "rlls", "mlls", "acc", "bayesian-cc", *BAYESIAN)
+METHODS = (*HARD[:4], "bbse bootstrap", *HARD[4:], *SOFT)
+MAIN_GRAPH = {"mnist": "features", "20news": "hierarchy"}  # names for all others
+
+
+def title_of(name: str) -> str:
+    """What tables call a data set or a method."""
+    return TITLES.get(name, name)
+
+
+class Results:
+    """The rows of the Parquet file.
+
+    A figure of a setting is given only where all shifts and all repeats of it are there, so that
+    cells beside each other are over the same targets.
+    """
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        failed = pl.col("status").str.starts_with("failed")
+        self.frame = frame.filter(~failed)
+        self._parts = self.frame.partition_by(
+            "data_set", "labels", "method", "graph", "n_target", as_dict=True
+        )
+        sizes = self.frame.group_by("data_set", "n_target").len().sort("len", descending=True)
+        own = sizes.unique("data_set", keep="first")  # the size of most rows
+        self._own_size = dict(own.select("data_set", "n_target").iter_rows())
+
+    @property
+    def data_sets(self) -> list[str]:
+        return self.there(DATA_SETS)
+
+    def there(self, data_sets: Iterable[str]) -> list[str]:
+        """Those of which there are rows."""
+        known = set(self.frame["data_set"])
+        return [name for name in data_sets if name in known]
+
+    @property
+    def labels(self) -> list[int]:
+        return sorted(set(self.frame["labels"]))
+
+    @cached_property
+    def shifts(self) -> list[str]:
+        return sorted(set(self.frame["shift"]))
+
+    @property
+    def target_sizes(self) -> list[int]:
+        return sorted(set(self.frame["n_target"]))
+
+    def _part(
+        self, data_set: str, labels: int, method: str, graph: str | None, n_target: int | None
+    ) -> pl.DataFrame | None:
+        uses_graph = method in BAYESIAN
+        chosen = graph or MAIN_GRAPH.get(data_set, "names")
+        size = n_target or self._own_size[data_set]
+        return self._parts.get((data_set, labels, method, chosen if uses_graph else "", size))
+
+    def shifts_of(
+        self, data_set: str, labels: int, method: str, graph: str | None = None
+    ) -> list[str]:
+        """The shifts on which a method ran."""
+        part = self._part(data_set, labels, method, graph, None)
+        return [] if part is None else sorted(set(part["shift"]))
+
+    def repeats(
+        self,
+        data_set: str,
+        labels: int,
+        method: str,
+        figure: str = "l1_realised",
+        graph: str | None = None,
+        shifts: Sequence[str] | None = None,
+        n_target: int | None = None,
+    ) -> np.ndarray | None:
+        """(repeats,) means over the shifts; None unless every one of them was measured."""
+        part = self._part(data_set, labels, method, graph, n_target)
+        if part is None or figure not in part.columns:
+            return None
+        wanted = self._usual_shifts(data_set) if shifts is None else list(shifts)
+        part = part.filter(pl.col("shift").is_in(wanted)).drop_nulls(figure)
+        means = part.group_by("repeat").agg(pl.col(figure).mean(), pl.len()).sort("repeat")
+        if not wanted or len(means) < self._n_repeats or (means["len"] != len(wanted)).any():
+            return None
+        return means[figure].to_numpy()
+
+    @cached_property
+    def _n_repeats(self) -> int:
+        return self.frame["repeat"].n_unique()
+
+    def _usual_shifts(self, data_set: str) -> list[str]:
+        return sorted(set(self.frame.filter(pl.col("data_set") == data_set)["shift"]))
+
+    def mean_and_error(self, *setting, **more) -> tuple[float, float] | None:
+        """The mean over repeats and its standard error; arguments as of :meth:`repeats`."""
+        values = self.repeats(*setting, **more)
+        if values is None:
+            return None
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+        return float(values.mean()), float(error)
+
+    def median(self, data_set: str, labels: int, method: str, figure: str) -> float | None:
+        """Over all shifts and repeats that there are."""
+        part = self._part(data_set, labels, method, None, None)
+        return None if part is None else part[figure].median()

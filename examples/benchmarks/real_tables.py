@@ -1,0 +1,294 @@
+"""Tables and figures of the benchmark on real classifiers, from its Parquet file.
+
+python examples/benchmarks/real_tables.py real.parquet --cost cost.parquet --out results
+python examples/benchmarks/real_tables.py real.parquet --out results --readme README.md
+
+The folder gets tables.md and the figures; --readme also puts the first table between the marks of
+that file. Means are over shifts and repeats. The shifts of a repeat share its validation rows, so
+standard errors are those of the repeats' means; differences are taken repeat by repeat.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import polars as pl
+from real_figures import draw_all
+from real_results import (
+    BAYESIAN,
+    HARD,
+    METHODS,
+    SOFT,
+    Results,
+    title_of,
+)
+
+from gsb3se.files import write_text
+
+MARKS = ("<!-- results: made by real_tables.py -->", "<!-- results: end -->")
+LABELS = 10
+CIFAR100 = ("cifar100-wideresnet164", "cifar100-densenetbc100")
+GRAPHS = ("names", "hierarchy", "features", "shuffled")
+
+
+@click.command()
+@click.argument("results", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--cost", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--readme", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(results: Path, cost: Path | None, out: Path, readme: Path | None) -> None:
+    """Make all tables and figures anew."""
+    found = Results(pl.read_parquet(results))
+    out.mkdir(parents=True, exist_ok=True)
+    costs = None if cost is None else pl.read_parquet(cost)
+    write_text(out / "tables.md", "\n".join(all_tables(found, costs)))
+    draw_all(found, out)
+    if readme is not None:
+        put_between_marks(readme, summary(found))
+    print(f"wrote {out / 'tables.md'} and figures beside it")
+
+
+def put_between_marks(path: Path, table: str) -> None:
+    """Replace what stands between the marks of a file."""
+    text = path.read_text()
+    begin, end = MARKS
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise click.ClickException(f"{path} must have the lines {begin!r} and {end!r} once each")
+    before, rest = text.split(begin)
+    write_text(path, f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}")
+
+
+def all_tables(found: Results, costs: pl.DataFrame | None) -> Iterator[str]:
+    """Every table with a sentence that says what it is."""
+    yield "# Label-shift estimators on real classifiers\n"
+    yield "Made by real_tables.py; the README says how, and what it means.\n"
+    yield f"## Errors with {LABELS} labels a class\n"
+    yield summary(found)
+    for data_set in found.there(CIFAR100):
+        yield f"\n## {title_of(data_set)}, {LABELS} labels a class, one by one\n"
+        yield paired_table(found, data_set)
+    yield f"\n## How often intervals hold the truth, {LABELS} labels a class\n"
+    yield coverage_table(found)
+    yield "\n## Labels a class\n\nMean L1 against realised shares.\n"
+    yield labels_table(found)
+    yield f"\n## Kinds of shift, {LABELS} labels a class\n\nMean L1 against realised shares.\n"
+    yield shifts_table(found)
+    yield f"\n## Label graphs, {LABELS} labels a class\n"
+    yield graphs_table(found)
+    yield "\n## Predictions in the target\n\nDirichlet(1) shares, 10 labels a class, mean L1 "
+    yield "against realised shares.\n"
+    yield sizes_table(found)
+    yield f"\n## Accuracy after Saerens' correction, {LABELS} labels a class\n"
+    yield "Gain in percentage points over the classifier as it is, on its own scores.\n"
+    yield by_data_set(found, "gain", scale=100, form="+.2f")
+    yield f"\n## Squared error of importance weights, {LABELS} labels a class\n"
+    yield "Median over repeats and shifts of the mean over classes, against population weights.\n"
+    yield by_data_set(found, "weight_mse_population", median=True)
+    yield f"\n## Errors against the population's shares, {LABELS} labels a class\n"
+    yield by_data_set(found, "l1_population")
+    yield "\n## Seconds\n\nMedians in the runs above, two processes side by side, one core each.\n"
+    yield by_data_set(found, "seconds", median=True, form=".3g")
+    if costs is not None:
+        yield "\n## A thousand classes\n"
+        yield cost_table(costs)
+    yield ""
+
+
+def markdown(heads: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def summary(found: Results) -> str:
+    """Mean L1 of every method on every data set, the best of its kind in bold."""
+    data_sets = found.data_sets
+    cells = {
+        (method, data_set): found.mean_and_error(data_set, LABELS, method)
+        for method in METHODS
+        for data_set in data_sets
+    }
+    best = {}
+    for data_set in data_sets:
+        for kind in (HARD, SOFT):
+            known = {m: cells[m, data_set][0] for m in kind if cells[m, data_set] is not None}
+            if known:
+                best[min(known, key=known.__getitem__), data_set] = True
+    rows = []
+    for method in METHODS:
+        told = []
+        for data_set in data_sets:
+            cell = cells[method, data_set]
+            text = "" if cell is None else f"{cell[0]:.3f} ± {cell[1]:.3f}"
+            told.append(f"**{text}**" if (method, data_set) in best else text)
+        if any(told):
+            rows.append([title_of(method), *told])
+    return markdown(["mean L1", *map(title_of, data_sets)], rows)
+
+
+def paired_table(found: Results, data_set: str) -> str:
+    """Every method against each variant of ours: differences, errors, repeats won."""
+    ours = [m for m in METHODS if m in BAYESIAN and found.repeats(data_set, LABELS, m) is not None]
+    if not ours:
+        return ""
+    ours.sort(key=lambda method: found.mean_and_error(data_set, LABELS, method)[0])
+    best = ours[0]
+    mine = found.repeats(data_set, LABELS, best)
+    rows = []
+    for method in METHODS:
+        shifts = found.shifts_of(data_set, LABELS, method)
+        other = found.repeats(data_set, LABELS, method, shifts=shifts)
+        if other is None or method == best:
+            continue
+        # A method that ran on some of the shifts is compared on those.
+        same = found.repeats(data_set, LABELS, best, shifts=shifts)
+        apart = other - same
+        rows.append(
+            [
+                title_of(method),
+                str(len(shifts)),
+                f"{other.mean():.4f}",
+                f"{same.mean():.4f}",
+                f"{apart.mean():+.4f} ± {standard_error(apart):.4f}",
+                f"{(apart > 0).sum()} of {len(apart)}",
+            ]
+        )
+    heads = ["method", "shifts", "mean L1", title_of(best), "difference", "won by the latter"]
+    told = (
+        f"Best of ours: {title_of(best)}, mean L1 {mine.mean():.4f} ± {standard_error(mine):.4f}."
+    )
+    return told + "\n\n" + markdown(heads, rows)
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of their mean."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
+def coverage_table(found: Results) -> str:
+    """90 % and 50 % intervals by data set and method."""
+    figures = {
+        "cover90_population": ("90 %", ".3f"),
+        "cover90_present": ("present classes", ".3f"),
+        "cover90_realised": ("realised", ".3f"),
+        "cover50_population": ("50 %", ".3f"),
+        "width90": ("width of 90 %", ".4f"),
+        "score90_population": ("interval score", ".4f"),
+    }
+    rows = []
+    for data_set in found.data_sets:
+        for method in (
+            m for m in METHODS if m in BAYESIAN or m in ("bayesian-cc", "bbse bootstrap")
+        ):
+            known = {name: found.mean_and_error(data_set, LABELS, method, name) for name in figures}
+            if known["cover90_population"] is None:
+                continue
+            told = [
+                "" if known[name] is None else f"{known[name][0]:{form}}"
+                for name, (_, form) in figures.items()
+            ]
+            told[0] += f" ± {known['cover90_population'][1]:.3f}"
+            rows.append([title_of(data_set), title_of(method), *told])
+    heads = ["data set", "method", *(head for head, _ in figures.values())]
+    return markdown(heads, rows)
+
+
+def labels_table(found: Results) -> str:
+    """L1 by labels a class."""
+    labels = found.labels
+    rows = []
+    for data_set in found.data_sets:
+        for method in METHODS:
+            cells = [found.mean_and_error(data_set, n, method) for n in labels]
+            if sum(cell is not None for cell in cells) > 1:
+                told = ["" if c is None else f"{c[0]:.4f} ± {c[1]:.4f}" for c in cells]
+                rows.append([title_of(data_set), title_of(method), *told])
+    return markdown(["data set", "method", *map(str, labels)], rows)
+
+
+def shifts_table(found: Results) -> str:
+    """L1 by kind of shift."""
+    rows = []
+    shifts = found.shifts
+    for data_set in found.data_sets:
+        for method in METHODS:
+            cells = [found.mean_and_error(data_set, LABELS, method, shifts=[s]) for s in shifts]
+            if any(cells):
+                told = ["" if c is None else f"{c[0]:.3f}" for c in cells]
+                rows.append([title_of(data_set), title_of(method), *told])
+    return markdown(["data set", "method", *shifts], rows)
+
+
+def graphs_table(found: Results) -> str:
+    """How much a graph changes the L1 of a method, against none, on the same shifts."""
+    rows = []
+    for data_set in found.data_sets:
+        for method in (m for m in METHODS if m in BAYESIAN):
+            shifts = found.shifts_of(data_set, LABELS, method, graph="none")
+            base = found.repeats(data_set, LABELS, method, graph="none", shifts=shifts)
+            if base is None:
+                continue
+            told = []
+            for graph in GRAPHS:
+                other = found.repeats(data_set, LABELS, method, graph=graph, shifts=shifts)
+                apart = None if other is None else other - base
+                told.append(
+                    "" if apart is None else f"{apart.mean():+.4f} ± {standard_error(apart):.4f}"
+                )
+            rows.append([title_of(data_set), title_of(method), f"{base.mean():.4f}", *told])
+    heads = ["data set", "method", "mean L1 without", *(f"{graph}: change" for graph in GRAPHS)]
+    return markdown(heads, rows)
+
+
+def sizes_table(found: Results) -> str:
+    """L1 by the number of target predictions."""
+    rows = []
+    sizes = found.target_sizes
+    for data_set in found.data_sets:
+        for method in METHODS:
+            cells = [
+                found.mean_and_error(
+                    data_set, LABELS, method, shifts=["dirichlet 1"], n_target=size
+                )
+                for size in sizes
+            ]
+            if sum(cell is not None for cell in cells) > 1:
+                told = ["" if c is None else f"{c[0]:.4f} ± {c[1]:.4f}" for c in cells]
+                rows.append([title_of(data_set), title_of(method), *told])
+    return markdown(["data set", "method", *(f"{size:,}" for size in sizes)], rows)
+
+
+def by_data_set(
+    found: Results, figure: str, scale: float = 1, median: bool = False, form: str = ".3f"
+) -> str:
+    """One figure of every method on every data set."""
+    rows = []
+    for method in METHODS:
+        told = []
+        for data_set in found.data_sets:
+            if median:
+                value = found.median(data_set, LABELS, method, figure)
+                told.append("" if value is None else f"{scale * value:{form}}")
+            else:
+                cell = found.mean_and_error(data_set, LABELS, method, figure)
+                error = "" if cell is None else f" ± {scale * cell[1]:{form.lstrip('+')}}"
+                told.append("" if cell is None else f"{scale * cell[0]:{form}}{error}")
+        if any(told):
+            rows.append([title_of(method), *told])
+    return markdown(["", *map(title_of, found.data_sets)], rows)
+
+
+def cost_table(costs: pl.DataFrame) -> str:
+    """Seconds and peak memory, each method in a process of its own."""
+    rows = []
+    for row in costs.iter_rows(named=True):
+        seconds = "" if row["seconds"] is None else f"{row['seconds']:.3g}"
+        status = re.sub(r"^ok$", "", row["status"])
+        rows.append([title_of(row["method"]), seconds, f"{row['peak_gb']:.2f}", status])
+    return markdown(["method", "s", "peak GB", "status"], rows)
+
+
+if __name__ == "__main__":
+    main()
