@@ -108,6 +108,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
             ["--classes", "3", "--warmup", "40", "--draws", "40"],
             "ratio",
         ),
+        (
+            "paper/reproduce.py",
+            [
+                *("digits", "--epochs", "3", "--batch-size", "32", "--train-rows", "300"),
+                *("--validation-rows", "150", "--n-target", "200", "--repeats", "1"),
+                *("--resamples", "3", "--backend", "newton", "--out", "digits"),
+            ],
+            "wrote digits/results.csv",
+        ),
         ("benchmarks/counts_memory.py", ["--classes", "50", "--predictions", "900"], "GB"),
         ("benchmarks/counts_memory.py", ["--names", "--classes", "9", "--predictions", "90"], "GB"),
     ],
@@ -127,4 +136,7 @@ def test_example_runs(tmp_path, script, arguments, expected):
 def test_every_example_is_tried():
     tried = {case[0] for mark in test_example_runs.pytestmark for case in mark.args[1]}
     found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
-    assert found == tried | {"benchmarks/cases.py", "drifting_digits.py"}  # what others share
+    shared = {"drifting_digits.py", "benchmarks/cases.py", "benchmarks/quapy_peers.py"}
+    shared |= {f"paper/{name}.py" for name in ("images", "outputs", "protocol")}
+    real = {f"benchmarks/{path.name}" for path in EXAMPLES.glob("benchmarks/real*.py")}
+    assert found == tried | shared | real  # the last in test_real_benchmark.py
