@@ -78,12 +78,18 @@ def _both(*backends: str) -> tuple[str, ...]:
     return tuple(f"{prior} {backend}" for prior in PRIORS for backend in backends)
 
 
+_CHEAP = _both("plain", "amortized")
+_SIZED = ("counted", "rlls", "mlls", "em", "em bcts", *_CHEAP)
+_SIZES = {"cifar10": (250, 500, 2000, 4000), CIFAR100[0]: (250, 500, 2000)}
+_OTHER_GRAPHS = ("hierarchy", "shuffled", "none")
+
+
 PLANS: dict[str, tuple[Grid, ...]] = {
     # Two data sets and everything that can be had of them in a quarter of an hour.
     "reduced": (
         Grid(
             ("cifar10", "20news"),
-            methods=(*QUICK, "bbse bootstrap", *_both("plain", "amortized")),
+            methods=(*QUICK, "bbse bootstrap", *_CHEAP),
             graphs=("main", "shuffled", "none"),
             repeats=3,
         ),
@@ -99,40 +105,25 @@ PLANS: dict[str, tuple[Grid, ...]] = {
     "readme": (
         Grid(
             SMALL + CIFAR100,
-            methods=(*QUICK, "bbse bootstrap", *_both("plain", "amortized")),
+            methods=(*QUICK, "bbse bootstrap", *_CHEAP),
         ),
         Grid(CIFAR100[:1], (10,), methods=("anchored structured",)),
+        *(
+            Grid((data_set,), (10,), _TWO[:1], methods=_SIZED, n_target=n_target)
+            for data_set, sizes in _SIZES.items()
+            for n_target in sizes
+        ),
         Grid(CIFAR100[:1], (10,), _TWO, methods=("bayesian-cc", "paper structured")),
         Grid(SMALL, (10,), methods=("bayesian-cc", *_both("structured"))),
         Grid(
             ("imagenet",),
             (5, 10, 20),
             _TWO,
-            methods=(
-                "unshifted",
-                "counted",
-                "bbse raw",
-                "bbse",
-                "rlls",
-                "mlls",
-                *_both("plain", "amortized"),
-            ),
+            methods=("unshifted", "counted", "bbse raw", "bbse", "rlls", "mlls", *_CHEAP),
         ),
         Grid(SMALL, (10,), _TWO, methods=_both("hmc")),
-        Grid(
-            ("20news", "cifar10", "cifar100-wideresnet164"),
-            (10,),
-            graphs=("hierarchy", "shuffled", "none"),
-            methods=_both("plain", "amortized"),
-        ),
-        Grid(
-            ("imagenet",),
-            (10,),
-            _TWO[:1],
-            graphs=("hierarchy", "shuffled", "none"),
-            methods=_both("plain", "amortized"),
-        ),
-        Grid(CIFAR100[:1], (10,), methods=("bayesian-cc",)),
+        Grid((*SMALL, CIFAR100[0]), (10,), graphs=_OTHER_GRAPHS, methods=_CHEAP),
+        Grid(("imagenet",), (10,), _TWO[:1], graphs=_OTHER_GRAPHS, methods=_CHEAP),
     ),
 }
 

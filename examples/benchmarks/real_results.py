@@ -71,6 +71,12 @@ class Results:
         own = sizes.unique("data_set", keep="first")  # the size of most rows
         self._own_size = dict(own.select("data_set", "n_target").iter_rows())
 
+    def best(self, data_set: str, labels: int, methods: Iterable[str], figure: str) -> str | None:
+        """The method with the smallest mean."""
+        known = {m: self.mean_and_error(data_set, labels, m, figure) for m in methods}
+        means = {method: cell[0] for method, cell in known.items() if cell is not None}
+        return min(means, key=means.__getitem__) if means else None
+
     @property
     def data_sets(self) -> list[str]:
         return self.there(DATA_SETS)
@@ -112,7 +118,7 @@ class Results:
         data_set: str,
         labels: int,
         method: str,
-        figure: str = "l1_realised",
+        figure: str = "l1_population",
         graph: str | None = None,
         shifts: Sequence[str] | None = None,
         n_target: int | None = None,

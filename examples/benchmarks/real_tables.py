@@ -29,6 +29,7 @@ from gsb3se.files import write_text
 
 MARKS = ("<!-- results: made by real_tables.py -->", "<!-- results: end -->")
 LABELS = 10
+TRUTHS = ("population", "realised")
 CIFAR100 = ("cifar100-wideresnet164", "cifar100-densenetbc100")
 GRAPHS = ("names", "hierarchy", "features", "shuffled")
 
@@ -62,32 +63,38 @@ def put_between_marks(path: Path, table: str) -> None:
 
 def all_tables(found: Results, costs: pl.DataFrame | None) -> Iterator[str]:
     """Every table with a sentence that says what it is."""
+    labels = f"{LABELS} labels a class"
     yield "# Label-shift estimators on real classifiers\n"
-    yield "Made by real_tables.py; the README says how, and what it means.\n"
-    yield f"## Errors with {LABELS} labels a class\n"
+    yield "Made by real_tables.py; the README says how, and what it means. L1 is that between the "
+    yield "estimate and the population's shares, unless it says realised; ± one standard error.\n"
+    yield f"## Errors with {labels}, against population / realised shares\n"
     yield summary(found)
     for data_set in found.there(CIFAR100):
-        yield f"\n## {title_of(data_set)}, {LABELS} labels a class, one by one\n"
-        yield paired_table(found, data_set)
-    yield f"\n## How often intervals hold the truth, {LABELS} labels a class\n"
+        for truth in TRUTHS:
+            yield f"\n## {title_of(data_set)}, {labels}, one by one, {truth} shares\n"
+            yield paired_table(found, data_set, f"l1_{truth}")
+    yield f"\n## How often intervals hold the truth, {labels}\n"
     yield coverage_table(found)
-    yield "\n## Labels a class\n\nMean L1 against realised shares.\n"
-    yield labels_table(found)
-    yield f"\n## Kinds of shift, {LABELS} labels a class\n\nMean L1 against realised shares.\n"
-    yield shifts_table(found)
-    yield f"\n## Label graphs, {LABELS} labels a class\n"
+    for truth in TRUTHS:
+        yield f"\n## Labels a class, {truth} shares\n"
+        yield labels_table(found, f"l1_{truth}")
+    for truth in TRUTHS:
+        yield f"\n## Kinds of shift, {labels}, {truth} shares\n"
+        yield shifts_table(found, f"l1_{truth}")
+    yield f"\n## Label graphs, {labels}\n"
     yield graphs_table(found)
-    yield "\n## Predictions in the target\n\nDirichlet(1) shares, 10 labels a class, mean L1 "
-    yield "against realised shares.\n"
-    yield sizes_table(found)
-    yield f"\n## Accuracy after Saerens' correction, {LABELS} labels a class\n"
+    for truth in TRUTHS:
+        yield f"\n## Predictions in the target, {labels}, Dirichlet(1), {truth} shares\n"
+        yield sizes_table(found, f"l1_{truth}")
+    for truth in TRUTHS:
+        yield f"\n## Every method, {labels}, {truth} shares, with standard errors\n"
+        yield by_data_set(found, f"l1_{truth}")
+    yield f"\n## Accuracy after Saerens' correction, {labels}\n"
     yield "Gain in percentage points over the classifier as it is, on its own scores.\n"
     yield by_data_set(found, "gain", scale=100, form="+.2f")
-    yield f"\n## Squared error of importance weights, {LABELS} labels a class\n"
+    yield f"\n## Squared error of importance weights, {labels}\n"
     yield "Median over repeats and shifts of the mean over classes, against population weights.\n"
     yield by_data_set(found, "weight_mse_population", median=True)
-    yield f"\n## Errors against the population's shares, {LABELS} labels a class\n"
-    yield by_data_set(found, "l1_population")
     yield "\n## Seconds\n\nMedians in the runs above, two processes side by side, one core each.\n"
     yield by_data_set(found, "seconds", median=True, form=".3g")
     if costs is not None:
@@ -103,47 +110,41 @@ def markdown(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def summary(found: Results) -> str:
-    """Mean L1 of every method on every data set, the best of its kind in bold."""
-    data_sets = found.data_sets
-    cells = {
-        (method, data_set): found.mean_and_error(data_set, LABELS, method)
-        for method in METHODS
-        for data_set in data_sets
+    """Mean L1 of every method on every data set, the best on hard and on soft scores in bold."""
+    best = {
+        (found.best(data_set, LABELS, kind, f"l1_{truth}"), data_set, truth)
+        for data_set in found.data_sets
+        for kind in (HARD, SOFT)
+        for truth in TRUTHS
     }
-    best = {}
-    for data_set in data_sets:
-        for kind in (HARD, SOFT):
-            known = {m: cells[m, data_set][0] for m in kind if cells[m, data_set] is not None}
-            if known:
-                best[min(known, key=known.__getitem__), data_set] = True
     rows = []
     for method in METHODS:
         told = []
-        for data_set in data_sets:
-            cell = cells[method, data_set]
-            text = "" if cell is None else f"{cell[0]:.3f} ± {cell[1]:.3f}"
-            told.append(f"**{text}**" if (method, data_set) in best else text)
-        if any(told):
+        for data_set in found.data_sets:
+            cells = []
+            for truth in TRUTHS:
+                cell = found.mean_and_error(data_set, LABELS, method, f"l1_{truth}")
+                text = "" if cell is None else f"{cell[0]:.3f}"
+                cells.append(f"**{text}**" if (method, data_set, truth) in best else text)
+            told.append(" / ".join(cells) if any(cells) else "")
+        if any(told) and method != "bbse bootstrap":
             rows.append([title_of(method), *told])
-    return markdown(["mean L1", *map(title_of, data_sets)], rows)
+    return markdown(["method", *map(title_of, found.data_sets)], rows)
 
 
-def paired_table(found: Results, data_set: str) -> str:
-    """Every method against each variant of ours: differences, errors, repeats won."""
-    ours = [m for m in METHODS if m in BAYESIAN and found.repeats(data_set, LABELS, m) is not None]
-    if not ours:
+def paired_table(found: Results, data_set: str, figure: str) -> str:
+    """Every method against the best of ours: differences, their errors, repeats won."""
+    best = found.best(data_set, LABELS, BAYESIAN, figure)
+    if best is None:
         return ""
-    ours.sort(key=lambda method: found.mean_and_error(data_set, LABELS, method)[0])
-    best = ours[0]
-    mine = found.repeats(data_set, LABELS, best)
     rows = []
     for method in METHODS:
-        shifts = found.shifts_of(data_set, LABELS, method)
-        other = found.repeats(data_set, LABELS, method, shifts=shifts)
-        if other is None or method == best:
-            continue
         # A method that ran on some of the shifts is compared on those.
-        same = found.repeats(data_set, LABELS, best, shifts=shifts)
+        shifts = found.shifts_of(data_set, LABELS, method)
+        other = found.repeats(data_set, LABELS, method, figure, shifts=shifts)
+        same = found.repeats(data_set, LABELS, best, figure, shifts=shifts)
+        if other is None or same is None or method in (best, "bbse bootstrap"):
+            continue
         apart = other - same
         rows.append(
             [
@@ -155,10 +156,9 @@ def paired_table(found: Results, data_set: str) -> str:
                 f"{(apart > 0).sum()} of {len(apart)}",
             ]
         )
+    mean, error = found.mean_and_error(data_set, LABELS, best, figure)
+    told = f"Best of ours: {title_of(best)}, mean L1 {mean:.4f} ± {error:.4f}."
     heads = ["method", "shifts", "mean L1", title_of(best), "difference", "won by the latter"]
-    told = (
-        f"Best of ours: {title_of(best)}, mean L1 {mine.mean():.4f} ± {standard_error(mine):.4f}."
-    )
     return told + "\n\n" + markdown(heads, rows)
 
 
@@ -195,26 +195,29 @@ def coverage_table(found: Results) -> str:
     return markdown(heads, rows)
 
 
-def labels_table(found: Results) -> str:
+def labels_table(found: Results, figure: str) -> str:
     """L1 by labels a class."""
     labels = found.labels
     rows = []
     for data_set in found.data_sets:
         for method in METHODS:
-            cells = [found.mean_and_error(data_set, n, method) for n in labels]
+            cells = [found.mean_and_error(data_set, n, method, figure) for n in labels]
             if sum(cell is not None for cell in cells) > 1:
                 told = ["" if c is None else f"{c[0]:.4f} ± {c[1]:.4f}" for c in cells]
                 rows.append([title_of(data_set), title_of(method), *told])
     return markdown(["data set", "method", *map(str, labels)], rows)
 
 
-def shifts_table(found: Results) -> str:
+def shifts_table(found: Results, figure: str) -> str:
     """L1 by kind of shift."""
     rows = []
     shifts = found.shifts
     for data_set in found.data_sets:
         for method in METHODS:
-            cells = [found.mean_and_error(data_set, LABELS, method, shifts=[s]) for s in shifts]
+            cells = [
+                found.mean_and_error(data_set, LABELS, method, figure, shifts=[shift])
+                for shift in shifts
+            ]
             if any(cells):
                 told = ["" if c is None else f"{c[0]:.3f}" for c in cells]
                 rows.append([title_of(data_set), title_of(method), *told])
@@ -242,7 +245,7 @@ def graphs_table(found: Results) -> str:
     return markdown(heads, rows)
 
 
-def sizes_table(found: Results) -> str:
+def sizes_table(found: Results, figure: str) -> str:
     """L1 by the number of target predictions."""
     rows = []
     sizes = found.target_sizes
@@ -250,7 +253,7 @@ def sizes_table(found: Results) -> str:
         for method in METHODS:
             cells = [
                 found.mean_and_error(
-                    data_set, LABELS, method, shifts=["dirichlet 1"], n_target=size
+                    data_set, LABELS, method, figure, shifts=["dirichlet 1"], n_target=size
                 )
                 for size in sizes
             ]
