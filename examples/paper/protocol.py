@@ -80,14 +80,19 @@ class Experiment:
         """(n,) of the test rows."""
         return self.outputs.logits_test.argmax(axis=1)
 
-    def counts(self, rows: Vector) -> gs.ShiftCounts:
-        """Validation counts, and target counts of these test rows."""
+    @cached_property
+    def _all_counts(self) -> gs.ShiftCounts:
         return gs.ShiftCounts.from_predictions(
             self.outputs.labels_val,
             self.outputs.logits_val.argmax(axis=1),
-            self.predicted[rows],
+            self.predicted,
             labels=range(self.outputs.n_classes),
         )
+
+    def counts(self, rows: Vector) -> gs.ShiftCounts:
+        """Validation counts, and target counts of these test rows."""
+        target = np.bincount(self.predicted[rows], minlength=self.outputs.n_classes)
+        return self._all_counts.with_target(target)
 
     def accuracy(self, rows: Vector, q: Vector | None = None) -> float:
         """Share of the rows that are right, after Saerens' correction for q if there is one."""
