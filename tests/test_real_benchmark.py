@@ -16,6 +16,7 @@ import real_tables
 from classifier_files import write_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from quapy_peers import adjusted_count, bayesian_cc
 from real import Results
 
 import gsb3se as gs
@@ -31,6 +32,11 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def repeat(folder):
     return real_data.Repeat(real_data.load("cifar10", folder), 3)
+
+
+@pytest.fixture(params=["cifar10", "20news", "imagenet"])
+def any_repeat(request, folder):
+    return real_data.Repeat(real_data.load(request.param, folder), 3)
 
 
 def run(script, *arguments):
@@ -67,19 +73,21 @@ def test_a_pool_that_is_too_small_is_refused():
         real_data.within_supply(np.array([0.5, 0.5]), np.array([30, 30]), 100)
 
 
-def test_targets_and_validation_rows_are_apart_and_nested(repeat):
-    few, many = repeat.validation(5), repeat.validation(50)
+def test_targets_and_validation_rows_are_apart_and_nested(any_repeat):
+    outputs = any_repeat.outputs
+    few, many = any_repeat.validation(5), any_repeat.validation(outputs.most_labels)
     assert set(few) <= set(many)
-    np.testing.assert_array_equal(np.bincount(repeat.outputs.truth[few]), np.full(10, 5))
+    n = outputs.n_classes
+    np.testing.assert_array_equal(np.bincount(outputs.truth[few]), np.full(n, 5))
     for shift in real_data.SHIFTS:
-        target = repeat.target(shift, 300)
+        target = any_repeat.target(shift, 300)
         assert len(set(target.rows)) == 300
         assert not set(target.rows) & set(many)
-        counted = np.bincount(repeat.outputs.truth[target.rows], minlength=10) / 300
+        counted = np.bincount(outputs.truth[target.rows], minlength=n) / 300
         np.testing.assert_allclose(counted, target.realised)
-        again = real_data.Repeat(repeat.outputs, 3).target(shift, 300)
+        again = real_data.Repeat(outputs, 3).target(shift, 300)
         np.testing.assert_array_equal(target.rows, again.rows)
-        other = real_data.Repeat(repeat.outputs, 4).target(shift, 300)
+        other = real_data.Repeat(outputs, 4).target(shift, 300)
         assert not np.array_equal(target.rows, other.rows)
 
 
@@ -134,7 +142,17 @@ def test_accuracy_is_that_of_saerens_correction(repeat):
     assert found["weight_mse_population"] == pytest.approx(((weights - truth) ** 2).mean())
 
 
-def test_every_method_runs_and_the_classical_ones_are_the_packages(repeat):
+def test_bayesian_cc_finds_a_lopsided_truth():
+    confusion = np.array([[900, 300, 0], [50, 600, 100], [50, 100, 900]])
+    q = np.array([0.6, 0.1, 0.3])
+    counts = gs.ShiftCounts(confusion, (10_000 * confusion / 1000 @ q).astype(int))
+    draws = bayesian_cc(counts, seed=0, warmup=200, draws=300)
+    assert draws.shape == (300, 3)
+    np.testing.assert_allclose(draws.mean(axis=0), q, atol=0.03)
+    np.testing.assert_allclose(adjusted_count(counts), gs.baselines.bbse(counts), atol=1e-3)
+
+
+def test_methods_give_what_the_package_and_peers_give(repeat):
     targets = [repeat.target(shift, 300) for shift in ("dirichlet 1", "power law")]
     task = real_methods.Task.of(repeat, 20, targets)
     for name in ("bbse", "rlls", "mlls"):
@@ -186,6 +204,21 @@ def test_what_was_kept_is_not_run_again_even_after_a_kill(tmp_path):
     wanted = [unit(), unit(shifts=("power law", "tweak one")), unit(repeat=1), unit("bbse")]
     left = list(again.missing(wanted))
     assert left == [unit(shifts=("tweak one",)), unit("bbse")]
+
+
+def test_a_kill_before_the_first_whole_line_and_a_failure_leave_work_to_do(tmp_path):
+    path = tmp_path / "real.parquet"
+    path.with_name("real.parquet.journal").write_text('{"data_s')
+    results = Results(path)
+    assert results.rows == []
+    failed = [row | {"status": "failed: why"} for row in rows_of(unit())]
+    results.keep(failed + rows_of(unit(repeat=1)))
+    results.finish()
+    again = Results(path)
+    assert list(again.missing([unit(), unit(repeat=1)])) == [unit()]
+    again.keep(rows_of(unit()))
+    again.finish()
+    assert set(pl.read_parquet(path)["status"]) == {"ok"}
 
 
 def test_a_plan_asks_for_nothing_that_is_not_there(folder):
@@ -241,7 +274,23 @@ def test_missing_files_and_bad_names_are_one_sentence(folder, tmp_path):
     wrong = run("real.py", "--data", folder, "--out", tmp_path / "a.csv", *common)
     assert wrong.returncode == 1
     assert "--out must end in .parquet" in wrong.stderr
+    nowhere = run("real.py", "--data", folder, "--out", tmp_path / "a.parquet", "--plan", "reduced",
+                  "--data-set", "imagenet")  # fmt: skip
+    assert nowhere.returncode == 1
+    assert "has no such settings" in nowhere.stderr
     assert not list(tmp_path.glob("a.*"))
+
+
+def test_cost_is_measured_in_a_process_of_its_own_and_stopped_in_time(folder, tmp_path):
+    common = ("--data", folder, "--out", tmp_path / "cost.parquet")
+    methods = ("--method", "mlls", "--method", "em bcts")
+    done = run("real_cost.py", *common, "--data-set", "imagenet", *methods)
+    assert done.returncode == 0, done.stderr
+    frame = pl.read_parquet(tmp_path / "cost.parquet")
+    assert frame["status"].to_list() == ["ok", "ok"]
+    assert (frame["peak_gb"] > 0.05).all() and (frame["seconds"] > 0).all()
+    stopped = run("real_cost.py", *common, "--method", "mlls", "--most-seconds", 0)
+    assert "stopped after 0 s" in stopped.stdout
 
 
 # Tables
@@ -261,7 +310,7 @@ def made_up(**differences):
 
 def test_means_are_over_repeats_and_incomplete_cells_are_left_out():
     frame = made_up(mlls=0.0, rlls=0.2)
-    found = real_results.Results(frame)
+    found = real_results.Findings(frame)
     values = found.repeats("cifar10", 10, "mlls")
     np.testing.assert_allclose(values, 0.1 * np.arange(4) + 0.005)
     mean, error = found.mean_and_error("cifar10", 10, "mlls")
@@ -269,8 +318,14 @@ def test_means_are_over_repeats_and_incomplete_cells_are_left_out():
     assert error == pytest.approx(np.std(0.1 * np.arange(4), ddof=1) / 2)
     apart = found.repeats("cifar10", 10, "rlls") - values
     assert real_tables.standard_error(apart) == pytest.approx(0, abs=1e-12)  # paired
-    lacking = frame.filter(~((pl.col("method") == "rlls") & (pl.col("repeat") == 2)))
-    assert real_results.Results(lacking).mean_and_error("cifar10", 10, "rlls") is None
+    lacks_repeat = (pl.col("method") == "rlls") & (pl.col("repeat") == 2)
+    lacks_shift = (pl.col("method") == "rlls") & (pl.col("shift") == "tweak one")
+    for lacking in (lacks_repeat, lacks_shift):
+        less = real_results.Findings(frame.filter(~lacking))
+        assert less.mean_and_error("cifar10", 10, "rlls") is None
+        assert less.median("cifar10", 10, "rlls", "l1_population") is None
+        assert less.median("cifar10", 10, "mlls", "l1_population") == pytest.approx(0.155)
+    assert less.shifts_of("cifar10", 10, "rlls") == ["power law"]
 
 
 @pytest.mark.slow
@@ -284,6 +339,6 @@ def test_the_reduced_grid_runs_from_end_to_end(folder, tmp_path):
     assert not frame["status"].str.starts_with("failed").any()
     made = run("real_tables.py", out, "--out", tmp_path)
     assert made.returncode == 0, made.stderr
-    found = real_results.Results(frame)
+    found = real_results.Findings(frame)
     for method in real_results.METHODS:
         assert any(found.shifts_of(name, 10, method) for name in found.data_sets), method

@@ -15,7 +15,7 @@ from quapy.method.aggregative import ACC  # noqa: E402
 
 
 def adjusted_count(counts: gs.ShiftCounts) -> np.ndarray:
-    """(K,) by ACC as it is by default: least squares over the simplex."""
+    """(K,) by ACC with its default solver: least squares over the simplex."""
     rates, observed = counts.confusion_rates.toarray(), counts.target / counts.n_target
     return ACC.solve_adjustment(rates, observed, solver="minimize", method="inversion")
 
@@ -23,7 +23,10 @@ def adjusted_count(counts: gs.ShiftCounts) -> np.ndarray:
 def bayesian_cc(
     counts: gs.ShiftCounts, seed: int, warmup: int = 500, draws: int = 1000
 ) -> np.ndarray:
-    """(draws, K) by BayesianCC: flat Dirichlet priors on shares and on every column, no graph."""
+    """(draws, K) by BayesianCC: flat Dirichlet priors on shares and on every column, no graph.
+
+    One chain, as it runs by default; nothing checks whether it has mixed.
+    """
     import jax.numpy as jnp  # as plain numpy arrays its counts fail numpyro's checks
 
     samples = sample_posterior_bayesianCC(

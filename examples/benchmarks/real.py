@@ -24,10 +24,12 @@ from typing import Any
 import click
 import numpy as np
 from real_data import DATA_SETS, SHIFTS, Repeat, load
-from real_grids import KEY, LABELS, PLANS, Unit, narrowed
+from real_grids import FAILED, KEY, LABELS, PLANS, Unit, narrowed
 from real_methods import METHODS, Task
 from real_scores import scores_of
 
+from gsb3se.cli.console import plain_speech
+from gsb3se.errors import require
 from gsb3se.files import write_atomically
 from gsb3se.progress import progress_bar
 
@@ -63,6 +65,11 @@ def main(
     if not out.parent.is_dir():
         raise click.ClickException(f"cannot write {out}: the folder {out.parent} does not exist")
     chosen = narrowed(PLANS[plan], data_sets, [int(n) for n in labels], shifts, methods, repeats)
+    if not chosen:
+        raise click.ClickException(f"the plan {plan} has no such settings: choose fewer or another")
+    if {"acc", "bayesian-cc"} & {name for grid in chosen for name in grid.methods}:
+        with plain_speech():
+            require("quapy", extra="dev")
     wanted = {name for grid in chosen for name in grid.data_sets}
     outputs = {}
     for name in DATA_SETS:
@@ -115,10 +122,10 @@ def run(unit: Unit, data: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [dict(zip(KEY, key, strict=True)) for key in unit.row_keys()]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they say is in the status
+            warnings.simplefilter("ignore")  # a posterior has it in its status
             estimates = METHODS[unit.method].run(task)
     except (ValueError, ArithmeticError, RuntimeError) as error:
-        return [row | {"status": f"failed: {error}"} for row in rows]
+        return [row | {"status": f"{FAILED}: {error}"} for row in rows]
     soft = task.target_scores or [None] * len(targets)
     for row, estimate, target, scores in zip(rows, estimates, targets, soft, strict=True):
         row["n_classes"] = outputs.n_classes
@@ -149,8 +156,9 @@ class Results:
             self.finish()
 
     def missing(self, units: Iterable[Unit]) -> Iterable[Unit]:
-        """What is left of the units: rows that are there, or that another one makes, are not."""
-        known = {tuple(row[name] for name in KEY) for row in self.rows}
+        """What is left of the units, without rows that are there or that another unit makes."""
+        done = (row for row in self.rows if not row["status"].startswith(FAILED))
+        known = {tuple(row[name] for name in KEY) for row in done}
         for unit in units:
             keys = dict(zip(unit.shifts, unit.row_keys(), strict=True))
             left = tuple(shift for shift, key in keys.items() if key not in known)
@@ -168,6 +176,9 @@ class Results:
         """Write the Parquet file, in an order that does not depend on who was first."""
         import polars as pl
 
+        if not self.rows:
+            self.journal.unlink(missing_ok=True)
+            return
         frame = pl.DataFrame(self.rows, infer_schema_length=None)
         frame = frame.unique(KEY, keep="last").sort(KEY)
         frame = frame.cast({pl.Float64: pl.Float32})  # as many digits as anyone will read

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from real_data import Outputs, Repeat, load
+from real_data import DATA_SETS, Outputs, Repeat, load
 from real_methods import METHODS, PRIORS, Estimate, Task, of_posterior
 
 import gsb3se as gs
@@ -37,7 +37,7 @@ LABELS = 10
     "--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True)
-@click.option("--data-set", default="imagenet", show_default=True)
+@click.option("--data-set", default="imagenet", type=click.Choice(list(DATA_SETS)))
 @click.option("--method", "methods", multiple=True, type=click.Choice([*METHODS, *MORE]))
 @click.option("--most-seconds", default=600, show_default=True, help="Then a method is stopped.")
 @click.option("--only", help="Run this one here and print its seconds.", hidden=True)
@@ -55,6 +55,7 @@ def main(
         return
     import polars as pl
 
+    load(data_set, data)  # what is missing is said here, and once
     rows = []
     for name in methods or (*METHODS, *MORE):
         row = {"method": name} | in_a_process(name, data, out, data_set, most_seconds)
@@ -72,16 +73,23 @@ def in_a_process(
     process = subprocess.Popen(
         [*map(str, command), "--only", name], stdout=subprocess.PIPE, text=True
     )
-    stop = threading.Timer(most_seconds, process.kill)
-    stop.start()
+    too_long = threading.Event()
+
+    def stop() -> None:
+        too_long.set()
+        process.kill()
+
+    timer = threading.Timer(most_seconds, stop)
+    timer.start()
     text = process.stdout.read() if process.stdout else ""
     _, code, used = os.wait4(process.pid, 0)
-    stop.cancel()
+    timer.cancel()
     peak = {"peak_gb": used.ru_maxrss / 1e6}
-    if os.WIFSIGNALED(code):
+    if too_long.is_set():
         return {"seconds": None, **peak, "status": f"stopped after {most_seconds} s"}
     if code:
-        return {"seconds": None, **peak, "status": "failed"}
+        how = f"killed by signal {os.WTERMSIG(code)}" if os.WIFSIGNALED(code) else "failed"
+        return {"seconds": None, **peak, "status": how}
     return json.loads(text.splitlines()[-1]) | peak
 
 

@@ -40,6 +40,7 @@ NEWSGROUPS = (
     "sci.space", "soc.religion.christian", "talk.politics.guns", "talk.politics.mideast",
     "talk.politics.misc", "talk.religion.misc",
 )  # fmt: skip
+MAIN_GRAPH = {"mnist": "features", "20news": "hierarchy"}  # names for all others
 _GRAPH_ROWS = 50  # of each digit, whose mean scores make MNIST's graph and which serve nothing else
 
 
@@ -51,8 +52,8 @@ class Outputs:
         truth, predicted: (n,) classes.
         scores: (n, K) log-probabilities, or None if only the predictions are known.
         validation: (n,) which rows may be validation rows; None: any, split at random.
-        graphs: of the labels, by kind; the first is the main one.
-        most_labels: validation rows a class that are set aside; n_target: rows of a target.
+        graphs: of the labels, by kind.
+        most_labels: validation rows a class that are set aside.
     """
 
     name: str
@@ -62,11 +63,15 @@ class Outputs:
     graphs: Mapping[str, gs.LabelGraph]
     validation: Vector | None = None
     most_labels: int = 50
-    n_target: int = 1000
 
     @property
     def n_classes(self) -> int:
         return next(iter(self.graphs.values())).n_classes
+
+    @property
+    def n_target(self) -> int:
+        """Rows of a target, unless another number is asked for."""
+        return target_size(self.name)
 
     @property
     def source_prior(self) -> Vector:
@@ -130,7 +135,7 @@ def _imagenet(folder: Path) -> Outputs:
         "hierarchy": _unnamed(gs.LabelGraph.from_taxonomy(parents, k=8, labels=tree["wnid"])),
     }
     truth, predicted = (arrays[key].astype(int) for key in ("labels", "pred_timm_resnet34"))
-    return Outputs("imagenet", truth, predicted, None, graphs, most_labels=20, n_target=5000)
+    return Outputs("imagenet", truth, predicted, None, graphs, most_labels=20)
 
 
 DATA_SETS: dict[str, Callable[[Path], Outputs]] = {
@@ -142,6 +147,16 @@ DATA_SETS: dict[str, Callable[[Path], Outputs]] = {
     "cifar100-lenet5": _cifar100("lenet5"),
     "imagenet": _imagenet,
 }
+
+
+def main_graph(data_set: str) -> str:
+    """The kind of label graph that a data set has by default."""
+    return MAIN_GRAPH.get(data_set, "names")
+
+
+def target_size(data_set: str) -> int:
+    """Rows of a target by default."""
+    return 5000 if data_set == "imagenet" else 1000
 
 
 @lru_cache(maxsize=8)
@@ -245,14 +260,13 @@ class Repeat:
 
     def graph(self, kind: str) -> gs.LabelGraph:
         """A label graph: one of the data set's, its main one, a wrong one, or none."""
-        graphs = self.outputs.graphs
         if kind == "none":
             return gs.LabelGraph.exchangeable(self.outputs.n_classes)
-        main = next(iter(graphs.values()))
+        main = self.outputs.graphs[main_graph(self.outputs.name)]
         if kind == "shuffled":
             order = self._rng("shuffled").permutation(self.outputs.n_classes)
             return gs.LabelGraph.from_weights(main.weights[order][:, order])
-        return main if kind == "main" else graphs[kind]
+        return main if kind == "main" else self.outputs.graphs[kind]
 
 
 def within_supply(q: Vector, supply: Vector, n: int) -> Vector:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from real_results import MAIN_GRAPH, Results, title_of
+from real_data import main_graph
+from real_results import Findings, standard_error, title_of
 
 from gsb3se.files import write_atomically
 
@@ -38,7 +39,7 @@ COMPARED = {
 LABELS = 10
 
 
-def draw_all(found: Results, folder: Path) -> None:
+def draw_all(found: Findings, folder: Path) -> None:
     """labels.png, coverage.png and graphs.png."""
     for name, figure in (
         ("labels", by_labels(found)),
@@ -51,7 +52,7 @@ def draw_all(found: Results, folder: Path) -> None:
         )
 
 
-def by_labels(found: Results) -> Figure:
+def by_labels(found: Findings) -> Figure:
     """L1 by labels a class, a panel a data set."""
     data_sets = found.data_sets
     columns = 4
@@ -86,7 +87,7 @@ def by_labels(found: Results) -> Figure:
     return figure
 
 
-def coverage(found: Results) -> Figure:
+def coverage(found: Findings) -> Figure:
     """How often 90 % intervals hold the population's share: all classes, and those present."""
     data_sets = found.data_sets
     figure = Figure(figsize=(10, 0.9 + 0.55 * len(data_sets)), layout="constrained")
@@ -113,19 +114,19 @@ def coverage(found: Results) -> Figure:
     return figure
 
 
-def graphs(found: Results) -> Figure:
+def graphs(found: Findings) -> Figure:
     """Change of the mean L1 by a label graph, against none."""
     settings = [
         (data_set, graph)
         for data_set in found.data_sets
-        for graph in (MAIN_GRAPH.get(data_set, "names"), "hierarchy", "shuffled")
-        if not (graph == "hierarchy" and MAIN_GRAPH.get(data_set) == graph)
+        for graph in (main_graph(data_set), "hierarchy", "shuffled")
     ]
     known: list[tuple[str, str, dict[str, np.ndarray]]] = []
     for data_set, graph in dict.fromkeys(settings):
         apart = {}
         for method in COMPARED:
             shifts = found.shifts_of(data_set, LABELS, method, graph="none")
+            shifts = [shift for shift in shifts if shift != "graph-smooth"]
             base = found.repeats(data_set, LABELS, method, graph="none", shifts=shifts)
             other = found.repeats(data_set, LABELS, method, graph=graph, shifts=shifts)
             if base is not None and other is not None:
@@ -139,11 +140,16 @@ def graphs(found: Results) -> Figure:
         for k, (method, colour) in enumerate(COMPARED.items()):
             if method in apart:
                 values = 100 * apart[method]
-                error = 2 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0
                 label = title_of(method) if place == 0 else None
                 at = place + 0.27 - 0.18 * k
                 panel.errorbar(
-                    values.mean(), at, xerr=error, fmt="o", color=colour, ms=5, label=label
+                    values.mean(),
+                    at,
+                    xerr=2 * standard_error(values),
+                    fmt="o",
+                    color=colour,
+                    ms=5,
+                    label=label,
                 )
     panel.axvline(0, color="black", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=10)

@@ -7,10 +7,11 @@ exist (scores of ImageNet, 50 labels of its 50 images a class) that part is left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from real_data import DATA_SETS, SHIFTS, Outputs
+from real_data import DATA_SETS, SHIFTS, Outputs, main_graph
 from real_methods import METHODS, PRIORS
 
 LABELS = (5, 10, 20, 50)
+FAILED = "failed"  # how the status of a row begins whose method raised an error
 KEY = ("data_set", "labels", "n_target", "repeat", "graph", "method", "shift")
 
 
@@ -62,7 +63,7 @@ class Grid:
     def _graphs(self, method: str, outputs: Outputs) -> Sequence[str]:
         if not METHODS[method].uses_graph:
             return ("",)
-        main = next(iter(outputs.graphs))
+        main = main_graph(outputs.name)
         named = [main if graph == "main" else graph for graph in self.graphs]
         there = {*outputs.graphs, "shuffled", "none"}
         return [graph for graph in dict.fromkeys(named) if graph in there]
@@ -124,6 +125,7 @@ PLANS: dict[str, tuple[Grid, ...]] = {
         Grid(SMALL, (10,), _TWO, methods=_both("hmc")),
         Grid((*SMALL, CIFAR100[0]), (10,), graphs=_OTHER_GRAPHS, methods=_CHEAP),
         Grid(("imagenet",), (10,), _TWO[:1], graphs=_OTHER_GRAPHS, methods=_CHEAP),
+        Grid(CIFAR100[:1], (10,), methods=("bayesian-cc", "paper structured")),
     ),
 }
 

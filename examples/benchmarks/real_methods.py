@@ -40,7 +40,7 @@ class Task:
         source_prior: (K,) under which the classifier's scores are right.
         truth, scores: (m,) and (m, K) of the validation rows; target_scores: (n', K) a target;
             scores are log-probabilities, None if only predictions are known.
-        seed: of all that is random.
+        seed: of all that is random, for each target anew.
     """
 
     counts: Sequence[gs.ShiftCounts]
@@ -130,9 +130,9 @@ def _em_calibrated(task: Task) -> list[Estimate]:
 
 def _bootstrap(task: Task) -> list[Estimate]:
     """BBSE, and intervals from resampled validation columns and target counts."""
-    rng = np.random.default_rng(task.seed)
 
     def resampled(counts: gs.ShiftCounts) -> Matrix:
+        rng = np.random.default_rng(task.seed)
         rates, sizes = counts.confusion_rates.toarray(), counts.validation_sizes
         observed = counts.target / counts.n_target
         drawn = np.empty((RESAMPLES, counts.n_classes))
@@ -182,8 +182,7 @@ def _hierarchy(prior: str, backend: str) -> Method:
             source, shared = timed(chosen.prepared, problems[0])
             found = [timed(source.infer, one.counts.target, task.seed) for one in problems]
         else:
-            rng = np.random.default_rng(task.seed)
-            found = [timed(chosen.infer, one, rng) for one in problems]
+            found = [timed(chosen.infer, one, np.random.default_rng(task.seed)) for one in problems]
         return [of_posterior(post, shared + seconds) for post, seconds in found]
 
     return Method(run, uses_graph=True)
@@ -191,7 +190,7 @@ def _hierarchy(prior: str, backend: str) -> Method:
 
 @lru_cache
 def _backend(name: str):
-    """A backend that has run once, so that imports are not timed."""
+    """A backend; one that loads a network has done so, so that this is not timed."""
     chosen = BACKENDS[name] if name in BACKENDS else as_backend(name)
     if name == "amortized":
         tiny = gs.ShiftCounts([[9, 1], [1, 9]], [5, 5])

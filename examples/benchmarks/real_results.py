@@ -5,6 +5,9 @@ from functools import cached_property
 
 import numpy as np
 import polars as pl
+import real_methods
+from real_data import DATA_SETS, main_graph, target_size
+from real_grids import FAILED
 
 TITLES = {
     "mnist": "MNIST",
@@ -37,16 +40,10 @@ TITLES = {
     "paper laplace": "paper's prior, nested Laplace",
     "paper variational": "paper's prior, variational",
 }
-DATA_SETS = tuple(TITLES)[:7]
-BAYESIAN = tuple(
-    f"{prior} {backend}"
-    for prior in ("paper", "anchored")
-    for backend in ("structured", "plain", "amortized", "hmc")
-)
+BAYESIAN = tuple(name for name, method in real_methods.METHODS.items() if method.uses_graph)
 SOFT = ("em", "em bcts")
 HARD = ("unshifted", "counted", "bbse raw", "bbse", "rlls", "mlls", "acc", "bayesian-cc", *BAYESIAN)
 METHODS = (*HARD[:4], "bbse bootstrap", *HARD[4:], *SOFT)
-MAIN_GRAPH = {"mnist": "features", "20news": "hierarchy"}  # names for all others
 
 
 def title_of(name: str) -> str:
@@ -54,7 +51,7 @@ def title_of(name: str) -> str:
     return TITLES.get(name, name)
 
 
-class Results:
+class Findings:
     """The rows of the Parquet file.
 
     A figure of a setting is given only where all shifts and all repeats of it are there, so that
@@ -62,14 +59,12 @@ class Results:
     """
 
     def __init__(self, frame: pl.DataFrame) -> None:
-        failed = pl.col("status").str.starts_with("failed")
+        failed = pl.col("status").str.starts_with(FAILED)
+        self.failures = frame.filter(failed)
         self.frame = frame.filter(~failed)
         self._parts = self.frame.partition_by(
             "data_set", "labels", "method", "graph", "n_target", as_dict=True
         )
-        sizes = self.frame.group_by("data_set", "n_target").len().sort("len", descending=True)
-        own = sizes.unique("data_set", keep="first")  # the size of most rows
-        self._own_size = dict(own.select("data_set", "n_target").iter_rows())
 
     def best(self, data_set: str, labels: int, methods: Iterable[str], figure: str) -> str | None:
         """The method with the smallest mean."""
@@ -102,8 +97,8 @@ class Results:
         self, data_set: str, labels: int, method: str, graph: str | None, n_target: int | None
     ) -> pl.DataFrame | None:
         uses_graph = method in BAYESIAN
-        chosen = graph or MAIN_GRAPH.get(data_set, "names")
-        size = n_target or self._own_size[data_set]
+        chosen = graph or main_graph(data_set)
+        size = n_target or target_size(data_set)
         return self._parts.get((data_set, labels, method, chosen if uses_graph else "", size))
 
     def shifts_of(
@@ -146,10 +141,28 @@ class Results:
         values = self.repeats(*setting, **more)
         if values is None:
             return None
-        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-        return float(values.mean()), float(error)
+        return float(values.mean()), standard_error(values)
 
     def median(self, data_set: str, labels: int, method: str, figure: str) -> float | None:
-        """Over all shifts and repeats that there are."""
+        """Over shifts and repeats, if all of them are there."""
+        if self.repeats(data_set, labels, method, figure) is None:
+            return None
         part = self._part(data_set, labels, method, None, None)
         return None if part is None else part[figure].median()
+
+    def doubtful(self, data_set: str, labels: int, method: str) -> float | None:
+        """Share of the posteriors whose status is not ok."""
+        part = self._part(data_set, labels, method, None, None)
+        return None if part is None else float((part["status"] != "ok").mean())
+
+    def shift_size(self, data_set: str, shift: str, n_target: int | None = None) -> float | None:
+        """Mean L1 distance between source and population."""
+        size = n_target or target_size(data_set)
+        mine = (pl.col("data_set") == data_set) & (pl.col("shift") == shift)
+        part = self.frame.filter(mine & (pl.col("n_target") == size))
+        return part["shift_size"].mean() if len(part) else None
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of their mean."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import numpy as np
 import polars as pl
 from real_figures import draw_all
 from real_results import (
@@ -21,7 +20,8 @@ from real_results import (
     HARD,
     METHODS,
     SOFT,
-    Results,
+    Findings,
+    standard_error,
     title_of,
 )
 
@@ -41,7 +41,7 @@ GRAPHS = ("names", "hierarchy", "features", "shuffled")
 @click.option("--readme", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(results: Path, cost: Path | None, out: Path, readme: Path | None) -> None:
     """Make all tables and figures anew."""
-    found = Results(pl.read_parquet(results))
+    found = Findings(pl.read_parquet(results))
     out.mkdir(parents=True, exist_ok=True)
     costs = None if cost is None else pl.read_parquet(cost)
     write_text(out / "tables.md", "\n".join(all_tables(found, costs)))
@@ -61,7 +61,7 @@ def put_between_marks(path: Path, table: str) -> None:
     write_text(path, f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}")
 
 
-def all_tables(found: Results, costs: pl.DataFrame | None) -> Iterator[str]:
+def all_tables(found: Findings, costs: pl.DataFrame | None) -> Iterator[str]:
     """Every table with a sentence that says what it is."""
     labels = f"{LABELS} labels a class"
     yield "# Label-shift estimators on real classifiers\n"
@@ -81,8 +81,14 @@ def all_tables(found: Results, costs: pl.DataFrame | None) -> Iterator[str]:
     for truth in TRUTHS:
         yield f"\n## Kinds of shift, {labels}, {truth} shares\n"
         yield shifts_table(found, f"l1_{truth}")
-    yield f"\n## Label graphs, {labels}\n"
-    yield graphs_table(found)
+    yield "\n## Sizes of the shifts\n\nMean L1 between source and population. A target is drawn "
+    yield "without replacement, so no share exceeds what the pool supports: with many classes "
+    yield "'tweak one' is hardly a shift.\n"
+    yield shift_sizes(found)
+    yield f"\n## Label graphs, {labels}, all shifts but the graph-smooth one\n"
+    yield graphs_table(found, [shift for shift in found.shifts if shift != "graph-smooth"])
+    yield f"\n## Label graphs, {labels}, graph-smooth shift, made with the main graph\n"
+    yield graphs_table(found, ["graph-smooth"])
     for truth in TRUTHS:
         yield f"\n## Predictions in the target, {labels}, Dirichlet(1), {truth} shares\n"
         yield sizes_table(found, f"l1_{truth}")
@@ -95,8 +101,13 @@ def all_tables(found: Results, costs: pl.DataFrame | None) -> Iterator[str]:
     yield f"\n## Squared error of importance weights, {labels}\n"
     yield "Median over repeats and shifts of the mean over classes, against population weights.\n"
     yield by_data_set(found, "weight_mse_population", median=True)
-    yield "\n## Seconds\n\nMedians in the runs above, two processes side by side, one core each.\n"
+    yield f"\n## Posteriors whose status is not ok, {labels}, %\n"
+    yield doubts_table(found)
+    yield "\n## Seconds\n\nMedians in the runs above, two processes side by side.\n"
     yield by_data_set(found, "seconds", median=True, form=".3g")
+    if len(found.failures):
+        yield f"\n## Failures\n\n{len(found.failures)} rows have none of these figures:\n"
+        yield "\n".join(f"- {text}" for text in sorted(set(found.failures["status"])))
     if costs is not None:
         yield "\n## A thousand classes\n"
         yield cost_table(costs)
@@ -109,7 +120,7 @@ def markdown(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def summary(found: Results) -> str:
+def summary(found: Findings) -> str:
     """Mean L1 of every method on every data set, the best on hard and on soft scores in bold."""
     best = {
         (found.best(data_set, LABELS, kind, f"l1_{truth}"), data_set, truth)
@@ -132,7 +143,7 @@ def summary(found: Results) -> str:
     return markdown(["method", *map(title_of, found.data_sets)], rows)
 
 
-def paired_table(found: Results, data_set: str, figure: str) -> str:
+def paired_table(found: Findings, data_set: str, figure: str) -> str:
     """Every method against the best of ours: differences, their errors, repeats won."""
     best = found.best(data_set, LABELS, BAYESIAN, figure)
     if best is None:
@@ -157,17 +168,12 @@ def paired_table(found: Results, data_set: str, figure: str) -> str:
             ]
         )
     mean, error = found.mean_and_error(data_set, LABELS, best, figure)
-    told = f"Best of ours: {title_of(best)}, mean L1 {mean:.4f} ± {error:.4f}."
+    told = f"Best of ours, by these figures: {title_of(best)}, mean L1 {mean:.4f} ± {error:.4f}."
     heads = ["method", "shifts", "mean L1", title_of(best), "difference", "won by the latter"]
     return told + "\n\n" + markdown(heads, rows)
 
 
-def standard_error(values: np.ndarray) -> float:
-    """Of their mean."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-
-
-def coverage_table(found: Results) -> str:
+def coverage_table(found: Findings) -> str:
     """90 % and 50 % intervals by data set and method."""
     figures = {
         "cover90_population": ("90 %", ".3f"),
@@ -195,7 +201,7 @@ def coverage_table(found: Results) -> str:
     return markdown(heads, rows)
 
 
-def labels_table(found: Results, figure: str) -> str:
+def labels_table(found: Findings, figure: str) -> str:
     """L1 by labels a class."""
     labels = found.labels
     rows = []
@@ -208,7 +214,7 @@ def labels_table(found: Results, figure: str) -> str:
     return markdown(["data set", "method", *map(str, labels)], rows)
 
 
-def shifts_table(found: Results, figure: str) -> str:
+def shifts_table(found: Findings, figure: str) -> str:
     """L1 by kind of shift."""
     rows = []
     shifts = found.shifts
@@ -224,12 +230,22 @@ def shifts_table(found: Results, figure: str) -> str:
     return markdown(["data set", "method", *shifts], rows)
 
 
-def graphs_table(found: Results) -> str:
+def shift_sizes(found: Findings) -> str:
+    """How large the shifts are."""
+    rows = []
+    for data_set in found.data_sets:
+        sizes = [found.shift_size(data_set, shift) for shift in found.shifts]
+        rows.append([title_of(data_set), *("" if x is None else f"{x:.2f}" for x in sizes)])
+    return markdown(["data set", *found.shifts], rows)
+
+
+def graphs_table(found: Findings, among: list[str]) -> str:
     """How much a graph changes the L1 of a method, against none, on the same shifts."""
     rows = []
     for data_set in found.data_sets:
         for method in (m for m in METHODS if m in BAYESIAN):
-            shifts = found.shifts_of(data_set, LABELS, method, graph="none")
+            ran = found.shifts_of(data_set, LABELS, method, graph="none")
+            shifts = [shift for shift in ran if shift in among]
             base = found.repeats(data_set, LABELS, method, graph="none", shifts=shifts)
             if base is None:
                 continue
@@ -245,11 +261,15 @@ def graphs_table(found: Results) -> str:
     return markdown(heads, rows)
 
 
-def sizes_table(found: Results, figure: str) -> str:
+def sizes_table(found: Findings, figure: str) -> str:
     """L1 by the number of target predictions."""
     rows = []
     sizes = found.target_sizes
     for data_set in found.data_sets:
+        shift = [found.shift_size(data_set, "dirichlet 1", size) for size in sizes]
+        if sum(x is not None for x in shift) > 1:
+            told = ["" if x is None else f"{x:.2f}" for x in shift]
+            rows.append([title_of(data_set), "size of the shift", *told])
         for method in METHODS:
             cells = [
                 found.mean_and_error(
@@ -264,7 +284,7 @@ def sizes_table(found: Results, figure: str) -> str:
 
 
 def by_data_set(
-    found: Results, figure: str, scale: float = 1, median: bool = False, form: str = ".3f"
+    found: Findings, figure: str, scale: float = 1, median: bool = False, form: str = ".3f"
 ) -> str:
     """One figure of every method on every data set."""
     rows = []
@@ -279,6 +299,17 @@ def by_data_set(
                 error = "" if cell is None else f" ± {scale * cell[1]:{form.lstrip('+')}}"
                 told.append("" if cell is None else f"{scale * cell[0]:{form}}{error}")
         if any(told):
+            rows.append([title_of(method), *told])
+    return markdown(["", *map(title_of, found.data_sets)], rows)
+
+
+def doubts_table(found: Findings) -> str:
+    """How often a backend says that its posterior is not to be taken as it is."""
+    rows = []
+    for method in (m for m in METHODS if m in BAYESIAN):
+        shares = [found.doubtful(data_set, LABELS, method) for data_set in found.data_sets]
+        if any(share is not None for share in shares):
+            told = ["" if share is None else f"{100 * share:.0f}" for share in shares]
             rows.append([title_of(method), *told])
     return markdown(["", *map(title_of, found.data_sets)], rows)
 

@@ -135,7 +135,8 @@ def fit(
 ) -> None:
     """SGD with momentum and one cycle of the learning rate, on shifted and mirrored images."""
     torch.manual_seed(seed)
-    loader = DataLoader(_Augmented(images, mirrored), batch_size, shuffle=True)
+    whole = len(images.labels) >= batch_size  # a last batch of one image would have no variance
+    loader = DataLoader(_Augmented(images, mirrored), batch_size, shuffle=True, drop_last=whole)
     optimiser = torch.optim.SGD(
         network.parameters(), learning_rate, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
