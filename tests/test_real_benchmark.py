@@ -342,3 +342,14 @@ def test_the_reduced_grid_runs_from_end_to_end(folder, tmp_path):
     found = real_results.Findings(frame)
     for method in real_results.METHODS:
         assert any(found.shifts_of(name, 10, method) for name in found.data_sets), method
+
+
+def test_readme_and_tables_are_made_from_the_results_that_are_kept():
+    folder = BENCHMARKS / "results"
+    found = real_results.Findings(pl.read_parquet(folder / "real.parquet"))
+    readme = (BENCHMARKS.parent.parent / "README.md").read_text()
+    begin, end = real_tables.MARKS
+    assert readme.split(begin)[1].split(end)[0].strip() == real_tables.summary(found)
+    costs = pl.read_parquet(folder / "cost.parquet")
+    made = "\n".join(real_tables.all_tables(found, costs))
+    assert made == (folder / "tables.md").read_text()

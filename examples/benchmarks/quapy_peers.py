@@ -27,6 +27,7 @@ def bayesian_cc(
 
     One chain, as it runs by default; nothing checks whether it has mixed.
     """
+    import jax
     import jax.numpy as jnp  # as plain numpy arrays its counts fail numpyro's checks
 
     samples = sample_posterior_bayesianCC(
@@ -38,4 +39,6 @@ def bayesian_cc(
         temperature=1.0,
         seed=seed,
     )
-    return np.asarray(samples[P_TEST_Y])
+    shares = np.array(samples[P_TEST_Y])
+    jax.clear_caches()  # it compiles anew every time, and a few hundred programs exhaust memory
+    return shares

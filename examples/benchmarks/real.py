@@ -15,6 +15,7 @@ import os
 import warnings
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import get_context
@@ -103,6 +104,10 @@ def run_all(units: list[Unit], data: Path, results: "Results", workers: int) -> 
             for future in as_completed(futures):
                 results.keep(future.result())
                 advance(1)
+        except BrokenProcessPool:
+            raise click.ClickException(
+                "a worker was killed, perhaps for want of memory: run the same command to go on"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
