@@ -37,6 +37,7 @@ COMPARED = {
     "anchored amortized": LIGHT,
 }
 LABELS = 10
+TICKS = (-5, 0, 5, 10, 20, 40)
 
 
 def draw_all(found: Findings, folder: Path) -> None:
@@ -83,7 +84,7 @@ def by_labels(found: Findings) -> Figure:
         *panels.flat[0].get_legend_handles_labels(), loc="center left", fontsize=8, frameon=False
     )
     figure.supxlabel("validation labels a class", fontsize=9)
-    figure.supylabel("mean L1 error", fontsize=9)
+    figure.supylabel("mean L1 against population shares", fontsize=9)
     return figure
 
 
@@ -153,6 +154,7 @@ def graphs(found: Findings) -> Figure:
                 )
     panel.axvline(0, color="black", linewidth=0.8)
     panel.set_xscale("symlog", linthresh=10)
+    panel.set_xticks(TICKS, [str(tick) for tick in TICKS])
     panel.set_yticks(
         range(len(known)), [f"{title_of(d)}: {graph}" for d, graph, _ in reversed(known)]
     )

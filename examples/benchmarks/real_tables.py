@@ -174,7 +174,7 @@ def paired_table(found: Findings, data_set: str, figure: str) -> str:
 
 
 def coverage_table(found: Findings) -> str:
-    """90 % and 50 % intervals by data set and method."""
+    """90 % and 50 % intervals by data set and method, over the shifts on which it ran."""
     figures = {
         "cover90_population": ("90 %", ".3f"),
         "cover90_present": ("present classes", ".3f"),
@@ -188,7 +188,11 @@ def coverage_table(found: Findings) -> str:
         for method in (
             m for m in METHODS if m in BAYESIAN or m in ("bayesian-cc", "bbse bootstrap")
         ):
-            known = {name: found.mean_and_error(data_set, LABELS, method, name) for name in figures}
+            shifts = found.shifts_of(data_set, LABELS, method)
+            known = {
+                name: found.mean_and_error(data_set, LABELS, method, name, shifts=shifts)
+                for name in figures
+            }
             if known["cover90_population"] is None:
                 continue
             told = [
@@ -196,8 +200,8 @@ def coverage_table(found: Findings) -> str:
                 for name, (_, form) in figures.items()
             ]
             told[0] += f" ± {known['cover90_population'][1]:.3f}"
-            rows.append([title_of(data_set), title_of(method), *told])
-    heads = ["data set", "method", *(head for head, _ in figures.values())]
+            rows.append([title_of(data_set), title_of(method), str(len(shifts)), *told])
+    heads = ["data set", "method", "shifts", *(head for head, _ in figures.values())]
     return markdown(heads, rows)
 
 
