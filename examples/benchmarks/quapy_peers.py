@@ -1,6 +1,7 @@
 """QuaPy's estimators, run on the same counts."""
 
 import sys
+from importlib import reload
 from types import ModuleType
 
 import numpy as np
@@ -10,8 +11,11 @@ import gsb3se as gs
 # QuaPy turns all its Bayesian methods off without pystan, which BayesianCC does not use.
 for _name in ("stan", "stan.common"):
     sys.modules.setdefault(_name, ModuleType(_name))
-from quapy.method._bayesian import P_TEST_Y, sample_posterior_bayesianCC  # noqa: E402
+from quapy.method import _bayesian  # noqa: E402
 from quapy.method.aggregative import ACC  # noqa: E402
+
+if not _bayesian.DEPENDENCIES_INSTALLED:  # somebody imported it before
+    reload(_bayesian)
 
 
 def adjusted_count(counts: gs.ShiftCounts) -> np.ndarray:
@@ -30,7 +34,7 @@ def bayesian_cc(
     import jax
     import jax.numpy as jnp  # as plain numpy arrays its counts fail numpyro's checks
 
-    samples = sample_posterior_bayesianCC(
+    samples = _bayesian.sample_posterior_bayesianCC(
         jnp.asarray(counts.target),
         jnp.asarray(counts.confusion.toarray().T),
         num_warmup=warmup,
@@ -39,6 +43,6 @@ def bayesian_cc(
         temperature=1.0,
         seed=seed,
     )
-    shares = np.array(samples[P_TEST_Y])
+    shares = np.array(samples[_bayesian.P_TEST_Y])
     jax.clear_caches()  # it compiles anew every time, and a few hundred programs exhaust memory
     return shares
