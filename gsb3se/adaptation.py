@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.errors import some_of
+from gsb3se.frames import column_names, in_order_of, row_names
 from gsb3se.simplex import Matrix, Vector, as_distribution
 
 
@@ -22,6 +23,8 @@ def importance_weights(target_prior: ArrayLike, source_prior: ArrayLike) -> Vect
     >>> importance_weights([0.8, 0.2], [0.5, 0.5]).tolist()
     [1.6, 0.4]
     """
+    if (names := row_names(source_prior)) is not None:
+        target_prior = in_order_of(names, target_prior, "target_prior")
     p = as_distribution(source_prior, "source_prior")
     q = as_distribution(target_prior, "target_prior", len(p))
     unseen = np.flatnonzero((p == 0) & (q > 0))
@@ -47,6 +50,9 @@ def correct(probs: ArrayLike, source_prior: ArrayLike, target_prior: ArrayLike) 
     >>> correct([[0.5, 0.5]], [0.5, 0.5], [0.8, 0.2]).tolist()
     [[0.8, 0.2]]
     """
+    if (names := column_names(probs)) is not None:
+        source_prior = in_order_of(names, source_prior, "source_prior")
+        target_prior = in_order_of(names, target_prior, "target_prior")
     probs = as_probabilities(probs)
     weights = importance_weights(target_prior, source_prior)
     if probs.shape[1] != len(weights):

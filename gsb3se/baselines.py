@@ -15,6 +15,7 @@ from gsb3se.adaptation import as_probabilities
 from gsb3se.calibration import Calibrator, calibrate
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import GSB3SEWarning, some_of
+from gsb3se.frames import column_names, in_order_of
 from gsb3se.mixture import mixture_proportions
 from gsb3se.simplex import Matrix, Vector, as_distribution, project_to_simplex
 
@@ -167,6 +168,8 @@ def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-12) -> V
     >>> em([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], source_prior=[0.5, 0.5]).round(3).tolist()
     [0.847, 0.153]
     """
+    if (names := column_names(probs)) is not None:
+        source_prior = in_order_of(names, source_prior, "source_prior")
     probs = as_probabilities(probs)
     p = as_distribution(source_prior, "source_prior", probs.shape[1])
     if (p < 1e-15).any():

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.errors import GSB3SEWarning
+from gsb3se.frames import check_same_rows
 from gsb3se.simplex import Matrix, Vector, softmax
 
 Method = Literal["temperature", "bcts", "vector"]
@@ -105,6 +106,7 @@ def calibrate(logits: ArrayLike, y: ArrayLike, method: Method = "bcts") -> Calib
 
 
 def _check(logits: ArrayLike, y: ArrayLike) -> tuple[Matrix, np.ndarray]:
+    check_same_rows(logits, y, ("logits", "y"))
     logits, y = _check_logits(logits), np.asarray(y)
     if y.shape != (len(logits),):
         raise ValueError(

@@ -7,14 +7,22 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.files import compressed, load_arrays, save_arrays
-from gsb3se.labels import Label, as_column, as_labels, distinct_values, encode
+from gsb3se.frames import check_same_rows, column_names, in_order_of
+from gsb3se.labels import (
+    Label,
+    as_column,
+    as_labels,
+    class_names,
+    declared_categories,
+    encode,
+)
 
 _LARGEST_COUNT = 2**53  # up to here a float holds every whole number
 
@@ -25,9 +33,12 @@ class ShiftCounts:
 
     Args:
         confusion: (K, K) counts; ``confusion[j, i]`` is how often the classifier predicted class j
-            where the truth was class i. Dense or scipy.sparse; kept sparse.
+            where the truth was class i: the transpose of scikit-learn's, which
+            :meth:`from_confusion` takes. Dense, scipy.sparse or a DataFrame; kept sparse.
         target: (K,) counts of the predictions on the unlabelled target set.
-        labels: K names, all strings or all integers; 0..K-1 if not given.
+        labels: K names, all strings or all integers; by default a DataFrame's columns, or 0..K-1.
+
+    A DataFrame or Series whose index names the classes is put in the order of the labels.
 
     Classes without validation rows and classes that were never predicted are allowed; see
     :attr:`without_validation` and :attr:`never_predicted`.
@@ -49,12 +60,47 @@ class ShiftCounts:
         target: ArrayLike,
         labels: Iterable[Label] | None = None,
     ) -> None:
-        matrix = _confusion_counts(confusion)
-        n_classes = matrix.shape[0]
+        shape = confusion.shape if hasattr(confusion, "shape") else np.shape(confusion)
+        _check_square(shape)
+        n_classes = shape[0]
+        labels = column_names(confusion) if labels is None else labels
         names = tuple(range(n_classes)) if labels is None else as_labels(labels, n_classes)
-        object.__setattr__(self, "confusion", matrix)
+        confusion = in_order_of(names, confusion, "the confusion counts", axes=(0, 1))
+        target = in_order_of(names, target, "the target counts")
+        object.__setattr__(self, "confusion", _confusion_counts(confusion))
         object.__setattr__(self, "target", _target_counts(target, n_classes))
         object.__setattr__(self, "labels", names)
+
+    @classmethod
+    def from_confusion(
+        cls,
+        matrix: ArrayLike | sparse.sparray | sparse.spmatrix,
+        target: ArrayLike,
+        labels: Iterable[Label] | None = None,
+        *,
+        truth: Literal["rows", "columns"],
+    ) -> ShiftCounts:
+        """Counts from a confusion matrix of either orientation.
+
+        Args:
+            matrix: (K, K) counts of the validation rows.
+            target: (K,) counts of the target's predictions.
+            labels: the K names.
+            truth: "rows" if ``matrix[i, j]`` counts true class i predicted as j, as
+                ``sklearn.metrics.confusion_matrix`` returns it; "columns" if ``matrix[j, i]`` does,
+                as :class:`ShiftCounts` keeps it.
+
+        >>> counts = ShiftCounts.from_confusion([[9, 1], [2, 8]], [30, 70], truth="rows")
+        >>> counts.confusion.toarray().tolist()
+        [[9, 2], [1, 8]]
+        """
+        if truth not in ("rows", "columns"):
+            raise ValueError(
+                "truth must be 'rows' for matrix[true, predicted], as scikit-learn has it, or "
+                f"'columns' for matrix[predicted, true]; got {truth!r}"
+            )
+        given: Any = matrix if hasattr(matrix, "T") else np.asarray(matrix)
+        return cls(given.T if truth == "rows" else given, target, labels)
 
     @classmethod
     def from_predictions(
@@ -71,7 +117,12 @@ class ShiftCounts:
             y_pred: (m,) predicted labels of the same rows.
             target_pred: (n',) predicted labels of the target rows.
             labels: every class, in the order the results shall have. Without it, the classes are
-                the distinct values that occur, sorted; a class that occurs nowhere is then not one.
+                the distinct values that occur, sorted, and the categories of Categorical columns; a
+                class that occurs nowhere is then not one.
+
+        Raises:
+            ValueError: columns do not fit together: lengths or indexes differ, or, without labels,
+                two of them have no class in common ("CAT" and "cat").
 
         >>> counts = ShiftCounts.from_predictions(["a", "b"], ["a", "a"], ["b", "a", "a"])
         >>> counts.labels, counts.target.tolist()
@@ -87,7 +138,9 @@ class ShiftCounts:
                 f"y_true and y_pred must be of one length, a row each; "
                 f"got {len(columns['y_true'])} and {len(columns['y_pred'])}"
             )
-        names = distinct_values(*columns.values()) if labels is None else as_labels(labels)
+        check_same_rows(y_true, y_pred, ("y_true", "y_pred"))
+        given = (y_true, y_pred, target_pred)
+        names = _classes(given, list(columns.values())) if labels is None else as_labels(labels)
         _check_number_of_classes(len(names))
         truth, predicted, target = (encode(c, names, name) for name, c in columns.items())
         ones = np.ones(len(truth), dtype=np.int64)
@@ -204,14 +257,32 @@ class ShiftCounts:
         return tuple(self.labels[i] for i in np.flatnonzero(mask))
 
 
+def _classes(given: tuple[ArrayLike, ...], columns: list[NDArray[np.generic]]) -> tuple[Label, ...]:
+    """The classes of the columns of ``from_predictions``, declared or met."""
+    met = class_names(columns[:2], columns[2])
+    declared = [names for names in map(declared_categories, given) if names is not None]
+    if not declared:
+        return met
+    first = declared[0]
+    if all(names == first for names in declared) and set(met) <= set(first):
+        return first  # in the order that was declared
+    every = as_labels(list({*met, *(name for names in declared for name in names)}))
+    return tuple(sorted(every))
+
+
+def _check_square(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(
+            "confusion must be square, confusion[j, i] counting class j predicted where the truth "
+            f"was class i; got shape {shape}. ShiftCounts.from_confusion takes scikit-learn's "
+            "orientation with truth='rows'"
+        )
+    _check_number_of_classes(shape[0])
+
+
 def _confusion_counts(confusion: Any) -> sparse.csc_array:
     """Check confusion counts and bring them into canonical sparse form."""
     given: Any = confusion if sparse.issparse(confusion) else np.asarray(confusion)
-    if given.ndim != 2 or given.shape[0] != given.shape[1]:
-        raise ValueError(
-            f"confusion must be square, predicted class by true class; got shape {given.shape}"
-        )
-    _check_number_of_classes(given.shape[0])
     if not sparse.issparse(given):
         _check_counts(given, "confusion counts")
     entries = sparse.coo_array(given)
@@ -259,5 +330,8 @@ def _check_counts(values: NDArray[np.generic], name: str) -> None:
             raise ValueError(f"{name} must be whole numbers; found {values[fractional][0]}")
     if values.min() < 0:
         raise ValueError(f"{name} must not be negative; found {values.min()}")
-    if values.max() > _LARGEST_COUNT:
-        raise ValueError(f"{name} must not exceed 2^53; found {values.max()}")
+    if values.sum(dtype=float) > _LARGEST_COUNT:  # as floats: whole numbers would wrap around
+        raise ValueError(
+            f"{name} must not exceed 2^53 in all; got {values.sum(dtype=float):.6g}, the largest "
+            f"of them {values.max()}"
+        )

@@ -208,8 +208,9 @@ def identifiability(
     known = sizes > 0
     # Purity with one pseudo-count a column: a few rows that agree do not make it certain.
     squares = np.asarray(counts.confusion.astype(float).power(2).sum(axis=0))
-    purity = (squares + (2 * sizes + 1) / n) / (sizes + 1) ** 2
-    variance = (1 - purity) / np.maximum(sizes, 1)
+    rows = sizes.astype(float)  # the square of a large count would wrap around
+    purity = (squares + (2 * rows + 1) / n) / (rows + 1) ** 2
+    variance = (1 - purity) / np.maximum(rows, 1)
     smallest = largest = noise = 0.0 if spectrum else float("nan")
     weakest: tuple[Label, ...] = ()
     if spectrum and known.any():

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.errors import require, some_of
+from gsb3se.frames import check_same_rows
 from gsb3se.labels import Label, as_codes
 from gsb3se.simplex import Matrix
 from gsb3se.torchvision_ops import make_torchvision_importable
@@ -145,6 +146,7 @@ def class_means(
     >>> class_means([[0.0], [2.0], [5.0]], ["a", "a", "b"])[0].tolist()
     [[1.0], [5.0]]
     """
+    check_same_rows(features, y, ("features", "y"))
     features = np.asarray(features)
     codes, names = as_codes(y, labels, "y")
     if features.ndim != 2 or len(features) != len(codes):

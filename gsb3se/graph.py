@@ -14,7 +14,8 @@ from scipy import sparse
 
 from gsb3se.errors import as_whole_number, some_of
 from gsb3se.files import check_present, compressed, load_arrays, save_arrays
-from gsb3se.labels import Label, as_labels
+from gsb3se.frames import column_names, in_order_of, row_names
+from gsb3se.labels import Label, as_labels, same_names
 from gsb3se.neighbours import (
     Edges,
     components,
@@ -93,15 +94,18 @@ class LabelGraph:
         """Tie each label to the k whose embeddings are nearest.
 
         Args:
-            embeddings: (K, d), one row a label.
+            embeddings: (K, d), one row a label; a DataFrame's index names them.
             k: neighbours of a label; at most K - 1 are taken.
-            labels: the K names.
+            labels: the K names, by default those of such an index.
             normalise: scale the rows to unit length first.
 
         Edges are symmetric by union and weigh W = exp(-d^2 / sigma^2), sigma the median length of
         an edge, but never less than 0.001. Separate parts are joined by the shortest edges that
         connect them, listed in :attr:`bridges`. Work O(K^2 d), memory O(K d).
         """
+        labels = row_names(embeddings) if labels is None else tuple(labels)
+        if labels is not None:
+            embeddings = in_order_of(as_labels(labels), embeddings, "the embeddings")
         points = _points(embeddings, normalise)
         k = as_whole_number(k, "k", least=1)
         edges = nearest_neighbour_edges(points, min(k, len(points) - 1))
@@ -122,6 +126,9 @@ class LabelGraph:
         The diagonal is ignored, and a weight below 1e-8 counts as no edge: across a lighter one
         the Laplacian is singular to the digits that a float has.
         """
+        labels = column_names(weights) if labels is None else tuple(labels)
+        if labels is not None:
+            weights = in_order_of(as_labels(labels), weights, "the weights", axes=(0, 1))
         given: Any = weights if sparse.issparse(weights) else np.asarray(weights)
         if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[0] < 2:
             raise ValueError(f"weights must be square, at least 2 x 2; got shape {given.shape}")
@@ -365,12 +372,15 @@ class LabelGraph:
         )
 
     def reordered(self, labels: Iterable[Label]) -> LabelGraph:
-        """The same graph with its labels in another order."""
+        """The same graph with its labels in another order.
+
+        Whole numbers and their text are the same label; the graph then has them as asked for.
+        """
         names = as_labels(labels, self.n_classes)
-        if self.labels is None or set(self.labels) != set(names):
+        places = None if self.labels is None else same_names(names, self.labels)
+        if places is None:
             raise ValueError("the graph can only be reordered to the labels it has")
-        position = {label: index for index, label in enumerate(self.labels)}
-        order = np.array([position[name] for name in names])
+        order = np.array(places)
         if isinstance(self.weights, IdentityPlusOnes):
             return LabelGraph(self.weights, names)
         place = np.argsort(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +30,12 @@ def as_labels(labels: Iterable[object], n_classes: int | None = None) -> tuple[L
     if n_classes is not None and len(names) != n_classes:
         raise ValueError(f"expected {n_classes} labels, one a class; got {len(names)}")
     if len({type(name) for name in names}) > 1:
-        raise ValueError("labels must be all strings or all integers; got both")
+        text = [name for name in names if isinstance(name, str)]
+        numbers = [name for name in names if isinstance(name, int)]
+        raise ValueError(
+            f"labels must be all strings or all integers; got both: {some_of(text, most=3)} as "
+            f"text, {some_of(numbers, most=3)} as numbers"
+        )
     if twice := more_than_once(names):
         raise ValueError(f"labels must be distinct; found more than once: {some_of(twice)}")
     return names
@@ -64,6 +70,66 @@ def as_integer(text: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def same_names(wanted: Sequence[Label], found: Sequence[Label]) -> list[int] | None:
+    """Places of the wanted labels among the found ones, or None if they are other labels.
+
+    Whole numbers and their text are the same name.
+
+    >>> same_names([0, 1], ["1", "0"])
+    [1, 0]
+    """
+    if len(wanted) != len(found):
+        return None
+    if isinstance(wanted[0], int) != isinstance(found[0], int):
+        wanted, found = _as_numbers(wanted), _as_numbers(found)
+    place = {name: index for index, name in enumerate(found)}
+    if len(place) < len(found) or any(name not in place for name in wanted):
+        return None
+    return [place[name] for name in wanted]
+
+
+def _as_numbers(labels: Sequence[Label]) -> Sequence[Label]:
+    """The labels with every whole number as one, however it was written."""
+    whole = [label if isinstance(label, int) else as_integer(label) for label in labels]
+    return [
+        label if number is None else number for label, number in zip(labels, whole, strict=True)
+    ]
+
+
+def class_names(
+    validation: Sequence[NDArray[np.generic]], target: NDArray[np.generic]
+) -> tuple[Label, ...]:
+    """The classes of columns whose labels nobody listed: all values that occur, sorted.
+
+    Args:
+        validation: true labels and predictions; target: the target's predictions.
+
+    Raises:
+        ValueError: two of the columns have no value in common, so that their labels are written
+            in different ways.
+    """
+    truth, predicted, aim = (distinct_values(column) for column in (*validation, target))
+    known = {*truth, *predicted}
+    every = as_labels(list({*known, *aim}))
+    if len(truth) > 1 and len(predicted) > 1:  # a single row may well be wrong
+        _check_overlap(truth, predicted, "the true labels", "the predictions of the same rows")
+    _check_overlap(tuple(known), aim, "the validation rows", "the predictions of the target")
+    return tuple(sorted(every))
+
+
+def _check_overlap(
+    one: tuple[Label, ...], other: tuple[Label, ...], name: str, other_name: str
+) -> None:
+    if not one or not other or set(one) & set(other):
+        return
+    raise ValueError(
+        f"{name} and {other_name} have no class in common: "
+        f"{some_of(sorted(one, key=repr), most=3)} against "
+        f"{some_of(sorted(other, key=repr), most=3)}. Write both in one way, or list every class "
+        "in labels="
+    )
+
+
 def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:
     """The sorted distinct values of several columns, as labels."""
     seen: set[object] = set()
@@ -84,6 +150,8 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
     column = np.asarray(values)
     if column.size == 0 and column.ndim == 1:
         return column.astype(np.int64)
+    if column.dtype.kind == "U" and not hasattr(values, "dtype"):
+        _check_all_text(values, name)
     if column.ndim != 1:
         raise ValueError(
             f"{name} must be one-dimensional, one label a row; got shape {column.shape}"
@@ -95,10 +163,47 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
     if column.dtype.kind == "f":
         if np.isnan(column).any():
             row = int(np.flatnonzero(np.isnan(column))[0])
-            raise ValueError(f"{name} has missing values, the first in row {row}: drop those rows")
+            raise _missing(name, row)
         if (abs(column) < 2**53).all() and (column == column.round()).all():
             return column.astype(np.int64)  # integers that came through a float column
+    if column.dtype.kind == "O":
+        for row, value in enumerate(column):
+            if not isinstance(value, str | int) and _is_missing(value):
+                raise _missing(name, row)
     return column
+
+
+def _check_all_text(values: ArrayLike, name: str) -> None:
+    """Refuse what numpy would turn into text, such as NaN into a label 'nan'."""
+    for row, value in enumerate(values):  # type: ignore[arg-type]
+        if isinstance(value, str):
+            continue
+        if _is_missing(value):
+            raise _missing(name, row)
+        raise ValueError(
+            f"{name} must be all strings or all integers; got both: {value!r} in row {row}"
+        )
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, NaT and pandas' NA are not equal to themselves, or do not know it."""
+    try:
+        return value is None or not bool(value == value)
+    except (TypeError, ValueError):
+        return True
+
+
+def _missing(name: str, row: int) -> ValueError:
+    return ValueError(f"{name} has missing values, the first in row {row}: drop those rows")
+
+
+def declared_categories(values: Any) -> tuple[Label, ...] | None:
+    """The categories of a pandas Categorical or a polars Enum; None for what declares none."""
+    dtype = getattr(values, "dtype", None)
+    if type(dtype).__name__ not in ("CategoricalDtype", "Enum"):
+        return None
+    categories = getattr(dtype, "categories", None)
+    return None if categories is None else as_labels(list(categories))
 
 
 def as_codes(

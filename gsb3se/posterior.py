@@ -19,6 +19,7 @@ from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
 from gsb3se.files import load_arrays, save_arrays
 from gsb3se.forms import BentStudent, Draws, LogisticNormal, frozen
+from gsb3se.frames import in_order_of
 from gsb3se.graph import LabelGraph
 from gsb3se.labels import Label, as_labels
 from gsb3se.prior import Prior
@@ -202,7 +203,7 @@ class Posterior:
         >>> post.importance_weights([0.5, 0.5]).mean.round(3).tolist()
         [0.6, 1.4]
         """
-        p = as_distribution(source_prior, "source_prior", self.n_classes)
+        p = self._by_class(source_prior, "source_prior")
         if (p == 0).any():
             absent = [self.labels[i] for i in np.flatnonzero(p == 0)]
             raise ValueError(
@@ -223,10 +224,15 @@ class Posterior:
         >>> post.l1_distance([0.5, 0.5]).round(3).tolist()
         [0.6, 0.2]
         """
-        p = as_distribution(prior, "prior", self.n_classes).astype(self._draws.dtype)
+        p = self._by_class(prior, "prior").astype(self._draws.dtype)
         away = self._draws - p
         np.abs(away, out=away)
         return (away @ np.ones_like(p)).astype(float)  # a sum, as fast whatever lies side by side
+
+    def _by_class(self, shares: ArrayLike, name: str) -> Vector:
+        """(K,) shares in the order of the labels, which a Series may name in another."""
+        ordered = in_order_of(self.labels, shares, name)
+        return as_distribution(ordered, name, self.n_classes)
 
     # Showing
 

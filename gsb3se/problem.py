@@ -13,7 +13,9 @@ from scipy import sparse
 from scipy.special import gammaln
 
 from gsb3se.counts import ShiftCounts
+from gsb3se.errors import some_of
 from gsb3se.graph import IdentityPlusOnes, LabelGraph
+from gsb3se.labels import Label, as_integer, same_names
 from gsb3se.prior import Prior
 from gsb3se.simplex import Matrix, Vector
 
@@ -87,14 +89,7 @@ class Problem:
                 f"the counts have {counts.n_classes} classes and the graph {graph.n_classes}: "
                 "build both over the same labels"
             )
-        # Integers 0..K-1 are positions, and say nothing against a graph with names.
-        positional = counts.labels == tuple(range(counts.n_classes))
-        named = graph.labels is not None and isinstance(graph.labels[0], str)
-        if graph.labels not in (None, counts.labels) and not (positional and named):
-            raise ValueError(
-                "the labels of counts and graph differ or stand in another order: "
-                "use graph.reordered(counts.labels), or build both over the same labels"
-            )
+        _check_same_labels(counts.labels, graph.labels)
         object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "prior", prior)
@@ -170,3 +165,23 @@ class Problem:
     @cached_property
     def _spare(self) -> list[Matrix]:
         return []  # pop and append are atomic, so that threads may share a problem
+
+
+def _check_same_labels(counted: tuple[Label, ...], of_graph: tuple[Label, ...] | None) -> None:
+    """Raise ValueError unless both name the same classes in the same order.
+
+    Counts over 0..K-1 may be meant as positions, and go with a graph of any names but numbers.
+    """
+    if of_graph is None or of_graph == counted:
+        return
+    places = same_names(counted, of_graph)
+    positional = counted == tuple(range(len(counted)))
+    numbered = all(isinstance(name, int) or as_integer(name) is not None for name in of_graph)
+    if places == list(range(len(counted))) or (places is None and positional and not numbered):
+        return
+    differ = "stand in another order" if places is not None else "differ"
+    raise ValueError(
+        f"the labels of counts and graph {differ}: {some_of(counted, most=3)} and "
+        f"{some_of(of_graph, most=3)}. Use graph.reordered(counts.labels), or build both over the "
+        "same labels"
+    )

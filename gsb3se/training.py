@@ -125,6 +125,12 @@ class LabelShiftMetric(Metric):
                     f"logits must be (n, {self.num_classes}), a column a class; got "
                     f"{tuple(values.shape)}"
                 )
+            if self.validate_args and values.is_floating_point() and values.isnan().any():
+                row = int(values.isnan().any(dim=1).nonzero()[0])
+                raise ValueError(
+                    f"logits must not be NaN; found one in row {row} of the batch: NaN would be "
+                    "counted as a class"
+                )
             return values.argmax(dim=1)
         if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
             expected = "(n,) classes or (n, K) logits" if name == "predictions" else "(n,) classes"

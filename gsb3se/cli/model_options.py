@@ -15,7 +15,7 @@ from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.hmc import HMC
 from gsb3se.inference.structured import Structured
-from gsb3se.labels import Label
+from gsb3se.labels import Label, same_names
 from gsb3se.prior import Prior
 from gsb3se_amortized import Amortized
 
@@ -123,6 +123,6 @@ def load_graph(path: Path, counts: ShiftCounts) -> LabelGraph:
 
 def in_order(graph: LabelGraph, labels: tuple[Label, ...]) -> LabelGraph:
     """The graph in the order of the labels, where it names the same ones."""
-    if graph.labels is not None and set(graph.labels) == set(labels):
+    if graph.labels is not None and same_names(labels, graph.labels) is not None:
         return graph.reordered(labels)
     return graph

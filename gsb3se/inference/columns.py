@@ -40,6 +40,8 @@ _DAMPED_FROM = 20  # sweeps after which only half a step is taken
 _LARGEST_STEP = 4.0  # of a cell's mean
 _FARTHEST = 100.0  # of a cavity's mean from the cell's
 _MOST_CERTAIN = 1 - 1e-6  # share of a cavity's variance that a site takes away, at most
+_LEAST_SHARE = 1e-25  # of its column, that a cell's mean is said to be
+_LEAST_VARIANCE = 1e-12  # of a cell, in units of its mean
 _SINGLE_PRECISION = 256  # classes from which the sweeps run in single precision
 _BLOCK_CELLS = 1 << 16  # cells that are swept together
 _SAMPLE = 96  # columns that settle the strengths when there are more
@@ -134,9 +136,9 @@ class ColumnPropagation:
         self.field: Field = field_of(problem.graph, self.dtype, exact)
         self.counts = problem.counts.confusion
         self.sizes = problem.column_sizes
-        self._mean: dict[int, Matrix] = {}
-        self._precision: dict[int, Matrix] = {}
-        self._slope: dict[int, Matrix] = {}
+        self._mean: dict[bytes, Matrix] = {}
+        self._precision: dict[bytes, Matrix] = {}
+        self._slope: dict[bytes, Matrix] = {}
         weights = problem.graph.weights
         self._exchangeable = isinstance(weights, IdentityPlusOnes)
         self._weights: Any = None
@@ -202,13 +204,15 @@ class ColumnPropagation:
             cavity = 1 / seen
             tilted = np.clip(mean - cavity * slope, mean - _FARTHEST, mean + _FARTHEST)
             rate, curvature = table(tilted, np.sqrt(cavity))
-            rate[rows, at], curvature[rows, at] = counted_moments(
+            counted = counted_moments(
                 values, tilted[rows, at].astype(float), cavity[rows, at].astype(float)
             )
-            np.minimum(curvature, _MOST_CERTAIN * seen, out=curvature)
+            rate[rows, at], curvature[rows, at] = counted.rate, counted.curvature
             force = cells - rate
             reached = tilted + cavity * force
-            sharper = curvature / (1 - cavity * curvature)
+            sharper = np.minimum(curvature, _MOST_CERTAIN * seen)
+            sharper /= 1 - cavity * sharper
+            sharper[rows, at] = np.maximum(counted.precision, 0)
             variance = 1 / (sharper + seen)
             moved = np.abs(reached - mean) / np.sqrt(variance)
             turned = np.abs(sharper - precision) * variance
@@ -231,8 +235,10 @@ class ColumnPropagation:
                 break
         self._mean[key], self._precision[key], self._slope[key] = mean, precision, slope
         if keep is not None:
+            # A cell below any that matters must not vanish: ratios of its moments are asked for.
+            np.maximum(rate, _LEAST_SHARE * sizes, out=rate)
             keep.rate[:, columns] = rate * (sizes / rate.sum(axis=0))
-            keep.variance[:, columns] = np.maximum(rate - curvature, 1e-12 * rate)
+            keep.variance[:, columns] = np.maximum(rate - curvature, _LEAST_VARIANCE * rate)
             if keep.mean is not None and keep.precision is not None:
                 keep.mean[:, columns], keep.precision[:, columns] = mean, precision
         return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
@@ -287,8 +293,8 @@ class ColumnPropagation:
         alpha, beta = np.linalg.solve(normal, hyper.tau * sums.along)
         return Hyper(tau, float(alpha), float(beta))
 
-    def _key(self, columns: NDArray[np.int64]) -> int:
-        return int(columns[0]) * self.n_classes + len(columns)
+    def _key(self, columns: NDArray[np.int64]) -> bytes:
+        return columns.tobytes()
 
     def forget(self) -> None:
         """Start the next run from the counts."""

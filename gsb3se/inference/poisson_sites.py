@@ -18,15 +18,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import RectBivariateSpline
+from scipy.special import log_ndtr
 
 from gsb3se.simplex import Vector
 
 Array = NDArray[np.float64]
 
 # The table: means from _LOWEST to _HIGHEST, sds from 0 to _WIDEST, in steps of _STEP; integrated at
-# every _COARSE-th of them and splined between.
-_LOWEST, _HIGHEST, _WIDEST = -40.0, 10.0, 12.0
+# every _COARSE-th of them, at every one up to _NARROW where the moments bend most, and splined
+# between.
+_LOWEST, _HIGHEST, _WIDEST, _NARROW = -40.0, 10.0, 12.0, 1.0
+_GUMBEL_MEAN, _GUMBEL_VARIANCE = -np.euler_gamma, np.pi**2 / 6  # of x under exp(x - e^x)
 _STEP, _COARSE = 0.05, 5
+_LOG_ROOT_2PI = np.log(2 * np.pi) / 2
 _REACH = 8.5  # sds of the Gaussian that the table's integrals cover
 _NODE_STEP = 0.25
 _WALL = 4.0  # exp(-e^4) is nothing
@@ -41,10 +45,24 @@ class SiteMoments(NamedTuple):
     curvature: Array
 
 
-def counted_moments(counts: Vector, mean: Vector, variance: Vector) -> SiteMoments:
+class CountedMoments(NamedTuple):
+    """The moments of cells with counts.
+
+    Attributes:
+        rate, curvature: as of :class:`SiteMoments`.
+        precision: that the site adds to the Gaussian's, 1 / Var(x) - 1 / v. The curvature tells it
+            too, but loses its digits where v is far wider than the site.
+    """
+
+    rate: Array
+    curvature: Array
+    precision: Array
+
+
+def counted_moments(counts: Vector, mean: Vector, variance: Vector) -> CountedMoments:
     """Moments of cells with counts, by the trapezoid rule about the mode of each; (N,) each.
 
-    >>> SiteMoments(*counted_moments(np.array([4.0]), np.zeros(1), np.array([1e-9]))).rate.round(6)
+    >>> counted_moments(np.array([4.0]), np.zeros(1), np.array([1e-9])).rate.round(6)
     array([1.])
     """
     mode = tilted_mode(counts, mean, variance)
@@ -56,7 +74,10 @@ def counted_moments(counts: Vector, mean: Vector, variance: Vector) -> SiteMomen
     reached = (weight * x).sum(axis=0)
     spread = (weight * (x - reached) ** 2).sum(axis=0)
     # By the moments of x: those of e^x would lose their digits in large counts.
-    return SiteMoments(counts - (reached - mean) / variance, (1 - spread / variance) / variance)
+    kept = spread / variance
+    return CountedMoments(
+        counts - (reached - mean) / variance, (1 - kept) / variance, (1 - kept) / spread
+    )
 
 
 def _moments(x: Array, log_density: Array) -> SiteMoments:
@@ -91,7 +112,8 @@ class EmptyCellTable:
     def __init__(self) -> None:
         step = _COARSE * _STEP
         mean = np.arange(_LOWEST, _HIGHEST + step / 2, step)
-        sd = np.arange(step, _WIDEST + step / 2, step)
+        narrow = np.arange(_STEP, _NARROW, _STEP)
+        sd = np.concatenate([narrow, np.arange(_NARROW, _WIDEST + step / 2, step)])
         log_rate = np.empty((len(sd) + 1, len(mean)))
         relative = np.empty_like(log_rate)
         # Without a spread the cell is the number e^m.
@@ -114,6 +136,11 @@ class EmptyCellTable:
 
     def __call__(self, mean: Array, sd: Array) -> SiteMoments:
         """Moments under N(mean, sd^2), both of one shape."""
+        if sd.size and sd.max() > _WIDEST:
+            far = sd > _WIDEST
+            found = SiteMoments(*(part.copy() for part in self(mean, np.minimum(sd, _WIDEST))))
+            found.rate[far], found.curvature[far] = _wide_moments(mean[far], sd[far])
+            return found
         rows, columns = self._shape
         down = np.clip(sd * (1 / _STEP), 0.0, rows - 1.001)
         across = (mean - _LOWEST) * (1 / _STEP)
@@ -134,6 +161,18 @@ class EmptyCellTable:
         # Below the table the rate goes as e^m; above it nobody is for long.
         rate = np.exp(above.real + outside * _STEP)
         return SiteMoments(rate, above.imag * rate / (1 + sd**2 * rate))
+
+
+def _wide_moments(mean: Array, sd: Array) -> SiteMoments:
+    """Moments of an empty cell under a Gaussian far wider than the site's wall.
+
+    exp(-e^x) is the chance that a Gumbel variable exceeds x, so that Z is that of x < it: a normal
+    one of both variances together, and -d log Z / dm and -d^2 log Z / dm^2 are those of a probit.
+    """
+    spread = np.sqrt(sd.astype(float) ** 2 + _GUMBEL_VARIANCE)
+    u = (_GUMBEL_MEAN - mean) / spread
+    hazard = np.exp(-(u**2) / 2 - _LOG_ROOT_2PI - log_ndtr(u))
+    return SiteMoments(hazard / spread, hazard * (hazard + u) / spread**2)
 
 
 def _empty_moments(mean: Vector, sd: float) -> SiteMoments:

@@ -32,7 +32,8 @@ from gsb3se.simplex import Matrix, Vector
 _WORTH_A_TERM = 0.01  # share of a row's variance from which a cell is kept by itself
 _MOST_TERMS = 16  # kept cells a class on average, at most
 _NEWTON_STEPS = 40
-_SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square
+_SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square times K'', up to the count's
+_LEAST_TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # that digits allow
 _TOWARDS_POLE = 0.1  # of the way that is left, when a step would cross the pole
 _FLOOR = 1e-9  # of the rest of a row, in units of its column's size
 
@@ -67,6 +68,7 @@ class RowGeometry(NamedTuple):
 class _Saddle(NamedTuple):
     """The tilted cells: kept ones (N, C), rests of rows (K, C), and sums over rows."""
 
+    room: Array  # e^-nu less its pole, positive
     slack: Array  # e^-nu - 1
     h: Array
     p: Array
@@ -115,7 +117,7 @@ class TargetRows:
             kept = weight > threshold
         self._row, self._column = np.nonzero(kept)
         cell_rate, cell_variance = rate[kept], variance[kept]
-        self._shape = (cell_rate**2 / cell_variance)[:, None]
+        self._shape = (cell_rate * (cell_rate / cell_variance))[:, None]
         self._scale = (cell_variance / cell_rate)[:, None]
         self._cell_mean = self._shape * self._scale
         self._rest = np.where(kept, 0, rate) + (_FLOOR * laws.sizes).astype(self.dtype)
@@ -134,6 +136,8 @@ class TargetRows:
         ]
         self._empty = target == 0
         self._counts = np.maximum(target, 1).astype(self.dtype)[:, None]
+        wanted = min(_SADDLE_TOLERANCE, 1 / float(self._counts.max()))
+        self._tolerance = max(wanted, _LEAST_TOLERANCE[self.dtype.type])
         self.most_steps = 0
 
     @property
@@ -149,7 +153,7 @@ class TargetRows:
         """Value and log u at (K, C) points; O(K^2) a point.
 
         Args:
-            near: the slack at points near by, to start the saddlepoints from.
+            near: the room at points near by, to start the saddlepoints from.
         """
         at = self._saddle(log_eta, near)
         value = self._by_row @ (self._shape * np.log(at.h)) + at.s_rest * np.log(at.h_rest)
@@ -256,8 +260,11 @@ class TargetRows:
     def _saddle(self, log_eta: Array, near: Array | None = None) -> _Saddle:
         """The tilts at which K' = n.
 
-        In slack = e^-nu - 1 each term is s p, 1 / p = slack (1 + 1 / b) + 1 / b, and 1 / K' is
-        concave and nearly linear: Newton steps on 1 / K' = 1 / n take a few rounds.
+        In e^-nu each term is s p, 1 / p = e^-nu (1 + 1 / b) - 1, and 1 / K' is concave and nearly
+        linear: Newton steps on 1 / K' = 1 / n take a few rounds. Cells of tiny shape have their
+        root so near the pole 1 / (1 + least) of the largest b, least = 1 / b, that no digit of
+        e^-nu would be left of the distance. So that distance, the room, is what is solved for:
+        1 / p = room (1 + 1 / b) + (1 / b - least) / (1 + least), without cancellation.
         """
         eta = np.exp(log_eta)
         inverse = 1 / (eta.take(self._column, axis=0) * self._scale)  # 1 / b
@@ -268,16 +275,19 @@ class TargetRows:
         least = inverse_rest.copy()
         for rows, cells in self._layers:
             least[rows] = np.minimum(least[rows], inverse[cells])
-        pole = -least / (1 + least)
-        slack = np.zeros_like(mean) if near is None else np.where(near > pole, near, 0)
+        pole = 1 / (1 + least)
+        room = least * pole if near is None else near  # e^-nu = 1 to begin with
         grown, grown_rest = 1 + inverse, 1 + inverse_rest
+        beyond = inverse - least.take(self._row, axis=0)
+        beyond *= pole.take(self._row, axis=0)
+        beyond_rest = (inverse_rest - least) * pole
         for steps in range(1, _NEWTON_STEPS + 1):
-            p = slack.take(self._row, axis=0)
+            p = room.take(self._row, axis=0)
             p *= grown
-            p += inverse
+            p += beyond
             np.reciprocal(p, out=p)
-            p_rest = slack * grown_rest
-            p_rest += inverse_rest
+            p_rest = room * grown_rest
+            p_rest += beyond_rest
             np.reciprocal(p_rest, out=p_rest)
             sp, sp_rest = shape * p, s_rest * p_rest
             first = self._by_row @ sp + sp_rest
@@ -287,26 +297,26 @@ class TargetRows:
             move = (first - counts) * first
             move /= slope * counts
             move[self._empty] = 0
-            if steps == _NEWTON_STEPS or np.abs(move).max() < _SADDLE_TOLERANCE:
+            if steps == _NEWTON_STEPS or np.abs(move).max() < self._tolerance:
                 break
-            move *= 1 + slack
-            move += slack
-            slack -= pole
-            slack *= _TOWARDS_POLE
-            slack += pole
-            slack = np.fmax(move, slack)  # never across the pole, nor lost in a wild step
+            move *= room + pole
+            move += room
+            room = np.fmax(move, _TOWARDS_POLE * room)  # never across the pole, nor lost
         self.most_steps = max(self.most_steps, steps)
-        h = p * (1 + slack).take(self._row, axis=0)
+        slack, tilt = room - least * pole, room + pole
+        h = p * tilt.take(self._row, axis=0)
         h *= inverse
-        h_rest = p_rest * (1 + slack) * inverse_rest
+        h_rest = p_rest * tilt * inverse_rest
         if self._empty.any():
             slope[self._empty] = 1
             gone = self._empty[self._row]
             p[gone], h[gone] = 0, inverse[gone] / grown[gone]
             p_rest[self._empty] = 0
             h_rest[self._empty] = (inverse_rest / (1 + inverse_rest))[self._empty]
+            slack[self._empty] = 0
         return _Saddle(
-            slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest, mean, variance, slope, eta
+            *(room, slack, h, p, h_rest, p_rest, s_rest, inverse, inverse_rest),
+            *(mean, variance, slope, eta),
         )
 
 

@@ -31,6 +31,7 @@ _TAU_CHANGE = 0.05
 _LARGEST_STEP, _SHORTEST_STEP = 3.0, 1e-4  # in log eta; as a share of Newton's
 _ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
+_FILLED = tuple(10.0**k for k in range(-10, 2))  # shares of the diagonal that may be added to it
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
 
@@ -57,13 +58,14 @@ class Frame:
 
 
 class Point(NamedTuple):
-    """C points of the density: value (C,), force (2K, C), theta, log eta and slack, (K, C)."""
+    """C points of the density: value (C,), force (2K, C); (K, C) theta, log eta, and the room of
+    every row's saddlepoint."""
 
     value: Array
     force: Array
     theta: Array
     log_eta: Array
-    tilt: Array
+    room: Array
 
 
 class _Trial(NamedTuple):
@@ -150,6 +152,8 @@ class TargetDensity:
                 if reached.value(tau) >= enough or length < _SHORTEST_STEP:
                     break
                 length /= 2
+            if not np.isfinite(reached.value(tau)):
+                break  # nowhere to go from here
             here = reached
             if near is not None:
                 continue
@@ -185,8 +189,8 @@ class TargetDensity:
 
     def _trial(self, log_eta: Vector, near: _Trial | None = None) -> _Trial:
         """A place that may be the mode; ``near`` is one to start the saddlepoints from."""
-        slack = None if near is None else near.rows.saddle.slack
-        rows = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype), slack)
+        room = None if near is None else near.rows.saddle.room
+        rows = self.rows.evaluate(log_eta[:, None].astype(self.rows.dtype), room)
         theta = log_eta + rows.log_totals[:, 0].astype(float)
         return _Trial(log_eta, rows, theta, self._laplacian @ theta)
 
@@ -200,7 +204,7 @@ class TargetDensity:
         """The density and the force at (2K, C) coordinates."""
         frame, n = self._typed, len(z) // 2
         log_eta = frame.centre[:, None] + frame.spread @ z[:n]
-        rows = self.rows.evaluate(log_eta, None if near is None else near.tilt)
+        rows = self.rows.evaluate(log_eta, None if near is None else near.room)
         theta = log_eta + rows.log_totals + frame.own @ z[n:]
         smooth = (self._laplacian @ theta).astype(theta.dtype)
         rate = self.problem.prior.b_q + np.einsum("ic,ic->c", theta, smooth, dtype=float) / 2
@@ -210,7 +214,7 @@ class TargetDensity:
         gradient = self.rows.gradient(rows, smooth)
         gradient += smooth
         force = np.concatenate([frame.spread.T @ gradient, frame.own.T @ smooth - z[n:]])
-        return Point(value, force, theta, log_eta, rows.saddle.slack)
+        return Point(value, force, theta, log_eta, rows.saddle.room)
 
     @property
     def _typed(self) -> Frame:
@@ -292,11 +296,13 @@ class TargetDensity:
 def likely_shares(confusion: Matrix, target: Vector) -> Vector:
     """Where EM on the target counts gets from the uniform q; every entry stays positive."""
     share = (target / target.sum()).astype(confusion.dtype)
-    n = len(target)
+    n, least = len(target), np.finfo(confusion.dtype).tiny
     q = np.full(n, 1 / n, dtype=confusion.dtype)
     for _ in range(_EM_STEPS):
         before = q
-        q = q * (confusion.T @ (share / (confusion @ q)))
+        # A row that no class predicts at all may be there in the target nevertheless.
+        q = q * (confusion.T @ (share / np.maximum(confusion @ q, least)))
+        q /= q.sum()
         if np.abs(q - before).sum() < 1e-4:
             break
     q = q.astype(float) + 1 / (target.sum() + n) / n
@@ -304,14 +310,23 @@ def likely_shares(confusion: Matrix, target: Vector) -> Vector:
 
 
 def _cholesky(matrix: Matrix) -> Matrix:
-    """The lower factor, with as much added to the diagonal as it takes."""
-    extra = 0.0
-    while True:
+    """The lower factor, with as much added to the diagonal as it takes.
+
+    Raises:
+        ArithmeticError: the matrix has entries that are no numbers.
+    """
+    if not np.isfinite(matrix).all():
+        raise ArithmeticError(
+            "the curvature of the target's posterior has entries that are not finite: these counts "
+            "are beyond what the structured backend can do; use backend='hmc'"
+        )
+    for extra in (0.0, *_FILLED):
         try:
             filled = matrix + extra * np.diag(np.diag(matrix)) if extra else matrix
             return cholesky(filled, lower=True, check_finite=False)
         except LinAlgError:
-            extra = max(10 * extra, 1e-10)
+            continue
+    return np.diag(np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny)))
 
 
 def _solve(factor: Matrix, right: Vector) -> Vector:
