@@ -17,7 +17,7 @@ from gsb3se.agreement import Agreement
 from gsb3se.counts import ShiftCounts
 from gsb3se.diagnostics import Diagnostics
 from gsb3se.errors import MissingExtra
-from gsb3se.estimate import Backend, as_backend
+from gsb3se.estimate import Backend, as_backend, identity
 from gsb3se.files import as_csv, as_json, write_text
 from gsb3se.graph import LabelGraph
 from gsb3se.inference.hmc import HMC
@@ -274,7 +274,8 @@ def _timed(backend: Backend, problem: Problem, seed: int) -> Posterior:
 def _kept_or_made(backend: Backend, problem: Problem, seed: int, folder: Path | None) -> Posterior:
     from gsb3se import __version__
 
-    settings, label = f"{backend!r} seed {seed} by {__version__}", type(backend).__name__.lower()
+    settings = f"{identity(backend)} seed {seed} by {__version__}"
+    label = type(backend).__name__.lower()
     kept = results_cache.load(folder, label, problem, settings)
     if kept is not None and _SECONDS in kept.diagnostics.figures:
         return kept

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from gsb3se.counts import MOST_IN_ALL
 from gsb3se.errors import require, some_of
 from gsb3se.files import check_columns
 from gsb3se.labels import Label, as_integer, more_than_once
@@ -247,24 +248,56 @@ def _parquet_blocks(
 def _counted(polars: Any, block: _Block, columns: TargetColumns, csv: bool) -> pl.DataFrame:
     """The block's keys and predictions, and how often each occurs as the last column."""
     if csv:  # as text whatever it looks like: a guess from the first rows would fail on later ones
-        scanned = polars.scan_csv(block.files, infer_schema=False)
+        scanned = polars.scan_csv(block.files, infer_schema=False, glob=False)
     else:
         # Folders such as day=2026-11-18/ are a column, as the tools that write them mean it.
         partitioned = any("=" in part for path in block.files for part in path.parts[:-1])
-        scanned = polars.scan_parquet(block.files, hive_partitioning=partitioned)
-    check_columns(block.files[0], columns.all, scanned.collect_schema().names())
+        scanned = polars.scan_parquet(block.files, hive_partitioning=partitioned, glob=False)
+    schema = scanned.collect_schema()
+    check_columns(block.files[0], columns.all, schema.names())
     if block.rows is not None:
         scanned = scanned.slice(block.first, block.rows)
-    times = polars.len().cast(polars.Int64)
-    if columns.count is not None:
-        count = polars.col(columns.count).cast(polars.Int64)
-        times = polars.when((count < 0).any()).then(-1).otherwise(count.sum())
     named = "n_" + "_".join(columns.all)  # a name that no column has
-    together = scanned.group_by([*columns.keys, columns.prediction]).agg(times.alias(named))
-    counted = together.collect(engine="streaming")
-    if (counted.to_series(-1) < 0).any():
-        raise ValueError(f"the column {columns.count!r} has counts below 0")
-    return counted
+    by = [*columns.keys, columns.prediction]
+    if columns.count is None:
+        times = polars.len().cast(polars.Int64).alias(named)
+        return scanned.group_by(by).agg(times).collect(engine="streaming")
+    count, valid = _as_count(polars, columns.count, schema[columns.count])
+    wrong = polars.col(columns.count).filter(~valid)
+    told = [
+        count.filter(valid).sum().alias(named),
+        count.filter(valid).cast(polars.Float64).sum().alias(named + "_about"),
+        wrong.len().alias(named + "_wrong"),
+        wrong.first().cast(polars.String).alias(named + "_first"),
+    ]
+    counted = scanned.group_by(by).agg(told).collect(engine="streaming")
+    if (bad := counted.filter(polars.col(named + "_wrong") > 0)).height:
+        found = bad[0, named + "_first"]
+        raise ValueError(
+            f"the column {columns.count!r} must hold whole numbers, none negative; found "
+            f"{'an empty value' if found is None else repr(found)}"
+        )
+    if (counted[named + "_about"].max() or 0) > MOST_IN_ALL:
+        raise ValueError(f"the counts of the column {columns.count!r} exceed 2^53 in all")
+    return counted.select([*by, named])
+
+
+def _as_count(polars: Any, name: str, kind: Any) -> tuple[Any, Any]:
+    """Expressions for a column of counts as whole numbers, and for which of them are valid."""
+    column = polars.col(name)
+    if kind == polars.String:
+        text = column.str.strip_chars()
+        valid = text.str.contains(r"^(0|[1-9][0-9]{0,15})([.]0*)?$")
+        count = text.str.replace(r"[.]0*$", "").cast(polars.Int64, strict=False)
+        return count, valid.fill_null(False)
+    if not kind.is_integer() and not kind.is_float():
+        raise ValueError(
+            f"the column {name!r} must hold whole numbers, none negative; its type is {kind}"
+        )
+    valid = (column >= 0) & (column <= MOST_IN_ALL)
+    if kind.is_float():
+        valid = valid & (column == column.round())
+    return column.cast(polars.Int64, strict=False), valid.fill_null(False)
 
 
 def _refuse(files: Sequence[Path], error: Exception) -> NoReturn:
@@ -287,6 +320,7 @@ class _Entries:
         self.entries: list[NDArray[np.int64]] = []  # group and code in one number
         self.times: list[NDArray[np.int64]] = []
         self.merged = 0
+        self.total = 0.0  # predictions
         self.block = _LEAST_ROWS  # rows to count next
         self.known = False  # whether some prediction was a label
         self.numbers = False  # whether predictions are whole numbers
@@ -302,6 +336,9 @@ class _Entries:
         codes = self._codes(frame[self.columns.prediction])
         self.entries.append((groups << _CODE_BITS) + codes + _HALF)
         self.times.append(frame.to_series(-1).to_numpy())
+        self.total += float(frame.to_series(-1).sum())
+        if self.total > MOST_IN_ALL:
+            raise ValueError("the counts of the target files exceed 2^53 in all")
         if sum(map(len, self.entries)) > max(2 * self.merged, 1 << 20):
             self._merge()
 

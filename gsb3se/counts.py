@@ -24,7 +24,7 @@ from gsb3se.labels import (
     encode,
 )
 
-_LARGEST_COUNT = 2**53  # up to here a float holds every whole number
+MOST_IN_ALL = 2**53  # predictions: up to here a float holds every whole number
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -330,7 +330,7 @@ def _check_counts(values: NDArray[np.generic], name: str) -> None:
             raise ValueError(f"{name} must be whole numbers; found {values[fractional][0]}")
     if values.min() < 0:
         raise ValueError(f"{name} must not be negative; found {values.min()}")
-    if values.sum(dtype=float) > _LARGEST_COUNT:  # as floats: whole numbers would wrap around
+    if values.sum(dtype=float) > MOST_IN_ALL:  # as floats: whole numbers would wrap around
         raise ValueError(
             f"{name} must not exceed 2^53 in all; got {values.sum(dtype=float):.6g}, the largest "
             f"of them {values.max()}"

@@ -40,6 +40,7 @@ class Status(Enum):
     DIVERGENT = "divergent"
     SEVERAL_MODES = "several modes"
     STRENGTHS_OPEN = "strengths open"
+    UNSEEN_CONFUSIONS = "unseen confusions"
     UNFAMILIAR = "unfamiliar"
     NOT_A_MAXIMUM = "not a maximum"
     COLLAPSED = "collapsed"
@@ -81,6 +82,10 @@ _TEXTS = {
     Status.STRENGTHS_OPEN: (
         "the validation counts hardly tell how strongly the columns are smoothed: intervals may be "
         "off; collect more validation rows, or compare with backend='hmc'"
+    ),
+    Status.UNSEEN_CONFUSIONS: (
+        "intervals may be too narrow, and shares too near to what was counted: use the anchored "
+        "prior, which knows what confusions to expect, or collect more validation rows"
     ),
     Status.UNFAMILIAR: (
         "the encoder was not trained on such problems, and its answer may be off: use "
@@ -315,7 +320,9 @@ class EffectiveInformation:
 
 
 def effective_information(posterior: Posterior) -> EffectiveInformation:
-    """The information about theta = log q in a posterior by ``backend="structured"``.
+    """The information about theta = log q in a posterior that knows E[C] and tau_q.
+
+    Those by "structured", "hmc" and "variational" do.
 
     At the posterior mean of q and of the confusion matrix, with Cov(theta) = (tau_q L +
     information)^+ on the sum-zero space, no variance exceeds 1 / (tau_q lambda_2 + smallest).
@@ -356,7 +363,9 @@ class GraphSensitivity:
 
 
 def graph_sensitivity(posterior: Posterior) -> GraphSensitivity:
-    """The derivative of q by every edge of the graph, for ``backend="structured"``.
+    """The derivative of q by every edge of the graph, for a posterior that knows E[C] and tau_q.
+
+    Those by "structured", "hmc" and "variational" do.
 
     The mode moves by -tau_q Cov(theta) (dL) theta when the Laplacian does by dL, and q by
     diag(q) - qq' times that, tau_q held.
@@ -380,6 +389,20 @@ def graph_sensitivity(posterior: Posterior) -> GraphSensitivity:
         np.abs(change).sum(axis=1) / 2 * np.log(2),
         posterior.mean + moved,
     )
+
+
+def _strength(posterior: Posterior) -> float:
+    """tau_q, of the mode or the mean of its draws."""
+    known = posterior.diagnostics.figures.get("tau_q")
+    if known is None and hasattr(posterior.form, "others"):
+        draws = posterior.form.others.get("tau_q")
+        known = None if draws is None else np.mean(draws)
+    if known is None:
+        raise ValueError(
+            f"a posterior by {posterior.backend!r} does not tell tau_q, the strength of the "
+            "smoothing: infer it anew with backend='structured'"
+        )
+    return float(known)
 
 
 class _Geometry(NamedTuple):
@@ -410,7 +433,7 @@ def _geometry(posterior: Posterior) -> _Geometry:
     information = jacobian.T @ np.linalg.solve(noise, jacobian)
     information = (information + information.T) / 2
     laplacian = problem.graph.laplacian.toarray()
-    tau = float(posterior.diagnostics.figures["tau_q"])
+    tau = _strength(posterior)
     n = len(q)
     level = float(np.trace(information) / n + tau)
     whole = information + tau * laplacian + level / n

@@ -67,6 +67,20 @@ class BatchBackend(Backend, Protocol):
         ...
 
 
+@runtime_checkable
+class DependentBackend(Backend, Protocol):
+    """A backend whose answers depend on more than its settings, such as the content of a file."""
+
+    def identity(self) -> str:
+        """A text that differs wherever answers may."""
+        ...
+
+
+def identity(backend: Backend) -> str:
+    """What a kept result of a backend is known by."""
+    return backend.identity() if isinstance(backend, DependentBackend) else repr(backend)
+
+
 class InferenceError(RuntimeError):
     """A strict estimate whose status is not ok; the result is in ``posterior``."""
 

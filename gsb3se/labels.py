@@ -70,6 +70,17 @@ def as_integer(text: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def as_text_labels(texts: Sequence[str]) -> tuple[Label, ...]:
+    """Labels that came as text: as whole numbers if all of them spell one.
+
+    >>> as_text_labels(["1", "2"]), as_text_labels(["001", "2"])
+    ((1, 2), ('001', '2'))
+    """
+    labels = as_labels(texts)
+    whole = _as_numbers(labels)
+    return as_labels(whole) if all(isinstance(label, int) for label in whole) else labels
+
+
 def same_names(wanted: Sequence[Label], found: Sequence[Label]) -> list[int] | None:
     """Places of the wanted labels among the found ones, or None if they are other labels.
 

@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from gsb3se.figures import Drift, Shares
 from gsb3se.files import write_text
 from gsb3se.graph import LabelGraph
 from gsb3se.journal import FAILED
-from gsb3se.labels import Label
+from gsb3se.labels import Label, as_labels, as_text_labels
 from gsb3se.plots import shares_of
 from gsb3se.posterior import Posterior
 from gsb3se.simplex import Matrix, Vector
 
+_NUMBERS = ("mean", "low", "high", "source", "shift", "shift_probability", "level", "alert")
+_NEEDED = ("class", *_NUMBERS, "status", "message", "n_target")
 _MOST_ROWS, _MOST_SERIES, _MOST_CONFUSIONS, _MOST_ALERTS = 2000, 4, 10, 20
 
 _STYLE = """
@@ -166,17 +168,26 @@ def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTa
     """Read what ``gsb3se batch`` wrote."""
     polars = require("polars", extra="batch")
     suffix = Path(path).suffix.lower()
-    read = {".parquet": polars.read_parquet, ".csv": polars.read_csv, ".jsonl": polars.read_ndjson}
+    # Types are declared by what gsb3se batch writes: the first rows of a file may tell others.
+    read: dict[str, Callable[..., Any]] = {
+        ".parquet": lambda: polars.read_parquet(path, glob=False),
+        ".csv": lambda: polars.read_csv(path, infer_schema=False, glob=False),
+        ".jsonl": lambda: polars.read_ndjson(path, infer_schema_length=None),
+    }
     if suffix not in read:
         raise ValueError(f"{path}: expected a .parquet, .csv or .jsonl file of gsb3se batch")
     try:
-        table = read[suffix](path)
+        table = read[suffix]()
+        if missing := [name for name in _NEEDED if name not in table.columns]:
+            raise ValueError(f"{path} is no result of gsb3se batch: it lacks {some_of(missing)}")
+        table = table.with_columns(
+            *(polars.col(name).cast(polars.Float64) for name in _NUMBERS),
+            *(polars.col(name).cast(polars.String) for name in ("status", "message")),
+            polars.col("n_target").cast(polars.Int64),
+        )
     except polars.exceptions.PolarsError as error:
         told = str(error).strip().splitlines()[0]
         raise ValueError(f"{path} cannot be read: {told}") from None
-    needed = ("class", "mean", "low", "high", "source", "shift", "shift_probability", "status")
-    if missing := [name for name in (*needed, "n_target", "level") if name not in table.columns]:
-        raise ValueError(f"{path} is no result of gsb3se batch: it lacks {some_of(missing)}")
     keys = table.columns[: table.columns.index("class")]
     classes = table["class"].unique(maintain_order=True).to_list()
     n = len(classes)
@@ -185,24 +196,24 @@ def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTa
     first = table.gather_every(n)
 
     def whole(name: str) -> Matrix:
-        return table[name].cast(polars.Float64).to_numpy().reshape(-1, n)
+        return table[name].to_numpy().reshape(-1, n)
 
     groups = first.select(keys).rows() if keys else [()]
-    probability = first["shift_probability"].cast(polars.Float64).fill_null(0).to_numpy()
+    probability = first["shift_probability"].fill_null(0).to_numpy()
     drift = Drift(
         [", ".join(map(str, group)) or "all" for group in groups],
-        first["shift"].cast(polars.Float64).to_numpy(),
+        first["shift"].to_numpy(),
         probability >= certainty,
         float(first["alert"][0]),
         whole("mean"),
         whole("low"),
         whole("high"),
         _first_known(whole("source")),
-        tuple(classes),
+        as_text_labels(classes) if suffix == ".csv" else as_labels(classes),
         float(first["level"][0]),
     )
-    messages = [message or "" for message in first["message"].cast(polars.String).to_list()]
-    n_target = first["n_target"].cast(polars.Int64).to_numpy()
+    messages = [message or "" for message in first["message"].to_list()]
+    n_target = first["n_target"].to_numpy()
     return BatchTable(keys, groups, drift, first["status"].to_list(), messages, n_target)
 
 

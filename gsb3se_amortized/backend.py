@@ -19,6 +19,7 @@ from gsb3se.diagnostics import (
     identifiability,
 )
 from gsb3se.errors import require
+from gsb3se.forks import check_not_forked
 from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
@@ -66,6 +67,13 @@ class Amortized:
         if self.refine not in (None, "structured"):
             raise ValueError(f"refine must be 'structured' or None; got {self.refine!r}")
 
+    def identity(self) -> str:
+        """The settings and the content of the checkpoint, which may have been replaced."""
+        require_packages()
+        from gsb3se_amortized.checkpoint import content_hash
+
+        return f"{self!r} of {content_hash(self.checkpoint)}"
+
     def infer(self, problem: Problem, rng: np.random.Generator) -> Posterior:
         """The posterior of one problem."""
         return self.infer_many([problem], rng)[0]
@@ -73,6 +81,7 @@ class Amortized:
     def infer_many(self, problems: Sequence[Problem], rng: np.random.Generator) -> list[Posterior]:
         """The posteriors of many problems; of those that share a source it is encoded once."""
         require_packages()
+        check_not_forked("torch")
         from gsb3se_amortized.forward import ForwardPass
 
         began = time.perf_counter()

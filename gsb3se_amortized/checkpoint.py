@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -73,8 +74,12 @@ def find(name: str | os.PathLike[str]) -> Path:
 
 def load(name: str | os.PathLike[str] = DEFAULT, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a checkpoint by name or path onto a device; the same one is loaded once."""
-    path = find(name)
-    return _load(path, path.stat().st_mtime_ns, str(check_device(device)))
+    return _load(find(name), content_hash(name), str(check_device(device)))
+
+
+def content_hash(name: str | os.PathLike[str]) -> str:
+    """A hash of a checkpoint's file, by name or path."""
+    return hashlib.sha256(find(name).read_bytes()).hexdigest()
 
 
 def check_device(device: str | torch.device) -> torch.device:
@@ -89,7 +94,7 @@ def check_device(device: str | torch.device) -> torch.device:
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path, modified: int, device: str) -> Checkpoint:
+def _load(path: Path, content: str, device: str) -> Checkpoint:
     tensors, metadata = read_tensors(path, "gsb3se encoder", device)
     if metadata["version"] > FORMAT_VERSION:
         raise ValueError(

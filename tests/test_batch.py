@@ -20,8 +20,11 @@ import gsb3se as gs
 from gsb3se import batch, counting
 from gsb3se.batch_places import InProcess, OnDask
 from gsb3se.counting import TargetColumns
+from gsb3se.estimate import identity
 from gsb3se.journal import GroupResult, Journal
 from gsb3se.progress import progress_bar
+from gsb3se.report import read_batch
+from gsb3se_amortized import Amortized
 
 NAMES = np.array(["ant", "bee", "cow"])
 WINDOWS = 6  # of the fixture logs
@@ -425,3 +428,85 @@ def test_a_progress_bar_where_someone_looks(monkeypatch):
     with progress_bar("8 groups", 8) as tell:
         tell(8)
     assert sys.stderr.getvalue() == ""
+
+
+# What would be wrong without a word
+
+
+def test_several_models_are_not_pooled_unless_asked_for(run, logs, tmp_path):
+    validation = pl.read_csv(tmp_path / "val.csv")
+    halves = validation.with_columns(model=pl.Series(["a", "b"] * 100))
+    halves.write_csv(tmp_path / "val.csv")
+    logs.with_columns(model=pl.lit("a")).write_parquet(tmp_path / "logs.parquet")
+    arguments = ("logs.parquet", "--by", "day", "--backend", "newton")
+    assert failed_with(run_batch(run, *arguments), "--model-column model")
+    assert run_batch(run, *arguments, "--pool-models").exit_code == 0
+    assert run_batch(run, *arguments, "--model-column", "model").exit_code == 0
+    halves.with_columns(model=pl.lit("a")).write_csv(tmp_path / "val.csv")
+    assert run_batch(run, *arguments).exit_code == 0  # of one model there is nothing to pool
+
+
+@pytest.mark.parametrize("out", ["logs.parquet", "sub/../logs.parquet", "link.parquet"])
+def test_an_input_is_never_written_over(run, logs, tmp_path, out):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link.parquet").symlink_to(tmp_path / "logs.parquet")
+    before = (tmp_path / "logs.parquet").read_bytes()
+    result = run_batch(run, "logs.parquet", "--by", "day", out=out)
+    assert failed_with(result, "would overwrite the input")
+    assert (tmp_path / "logs.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("estimate", "--validation", "val.csv", "--target", "new.csv", "--out", "val.csv"),
+        ("estimate", "--validation", "val.csv", "--target", "new.csv", "--out", "./new.csv"),
+        ("estimate", "--counts", "counts.npz", "--out", "counts.npz"),
+        ("estimate", "--counts", "counts.npz", "--graph", "graph.npz", "--out", "graph.npz"),
+        ("compare", "--validation", "val.csv", "--target", "new.csv", "--out", "val.csv"),
+        ("baselines", "--validation", "val.csv", "--target", "new.csv", "--out", "new.csv"),
+        ("graph", "build", "names.npz", "--out", "names.npz"),
+        ("report", "page.html", "--out", "page.html"),
+    ],
+)
+def test_other_commands_do_not_write_over_their_inputs_either(
+    run, predictions, tmp_path, arguments
+):
+    predictions.save(tmp_path / "counts.npz")
+    gs.LabelGraph.exchangeable(3, predictions.labels).save(tmp_path / "graph.npz")
+    np.savez(tmp_path / "names.npz", embeddings=np.eye(3))
+    (tmp_path / "page.html").write_text("kept")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert failed_with(run(*arguments), "would overwrite the input")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_replaced_checkpoint_is_another_backend(tmp_path):
+    weights = Path(gs.__file__).parents[1] / "gsb3se_amortized" / "weights" / "base.safetensors"
+    path = tmp_path / "encoder.safetensors"
+    path.write_bytes(weights.read_bytes())
+    backend = Amortized(checkpoint=str(path))
+    before, stamp = identity(backend), path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert identity(backend) != before
+    assert identity(gs.NewtonCG()) == repr(gs.NewtonCG())
+
+
+@pytest.mark.parametrize("labels", [["001", "002", "01"], ["True", "False", "None"]])
+def test_the_report_reads_what_batch_wrote(run, tmp_path, labels):
+    rng = np.random.default_rng(0)
+    names = np.array(labels)
+    truth = rng.integers(3, size=90)
+    write_csv(tmp_path / "val.csv", label=names[truth], prediction=names[truth])
+    days = np.repeat(["1", "2", "x"], 200)
+    write_csv(tmp_path / "new.csv", day=days, prediction=names[rng.integers(3, size=600)])
+    for suffix in ("parquet", "csv", "jsonl"):
+        out = f"out.{suffix}"
+        result = run_batch(run, "new.csv", "--by", "day", "--backend", "newton", out=out)
+        assert result.exit_code == 0, result.output
+        assert set(read_batch(tmp_path / out).drift.labels) == set(labels)
+        result = run("report", out, "--out", "page.html")
+        assert result.exit_code == 0, result.output

@@ -1,6 +1,7 @@
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -225,3 +226,65 @@ def test_a_file_with_indices_out_of_range_is_damaged(tmp_path, change):
     save_arrays(tmp_path / "c.npz", "ShiftCounts", **(parts | rest | change))
     with pytest.raises(ValueError, match="damaged"):
         ShiftCounts.load(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("form", [np.array, sparse.csr_array, np.ndarray.tolist])
+def test_a_confusion_matrix_of_either_orientation(form):
+    rows = np.array([[9, 1], [2, 8]])  # as scikit-learn counts: true class by predicted one
+    counts = ShiftCounts.from_confusion(form(rows), [30, 70], ["a", "b"], truth="rows")
+    assert counts == ShiftCounts(rows.T, [30, 70], ["a", "b"])
+    assert ShiftCounts.from_confusion(form(rows.T), [30, 70], ["a", "b"], truth="columns") == counts
+    with pytest.raises(TypeError, match="truth"):
+        ShiftCounts.from_confusion(rows, [30, 70])
+    with pytest.raises(ValueError, match="scikit-learn"):
+        ShiftCounts.from_confusion(rows, [30, 70], truth="row")
+    with pytest.raises(ValueError, match=r"predicted where the truth was.*from_confusion"):
+        ShiftCounts([[1, 2, 3], [4, 5, 6]], [1, 1])
+
+
+def test_sums_that_would_wrap_around_are_refused():
+    huge = 2**52
+    with pytest.raises(ValueError, match=r"must not exceed 2\^53 in all"):
+        ShiftCounts([[huge, huge], [huge, huge]], [1, 1])
+    with pytest.raises(ValueError, match=r"target counts must not exceed 2\^53 in all"):
+        ShiftCounts([[1, 0], [0, 1]], np.full(2, 2**62))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["cat", "dog"], ["cat", "cat"], ["CAT", "DOG"]), "'cat', 'dog' against 'CAT', 'DOG'"),
+        (([1, 2], [1, 1], ["1", "2"]), "all strings or all integers"),
+        (([1, 2], [2, 1], [5, 6]), "no class in common"),
+        ((["a", "b"], ["A", "B"], ["A"]), "the true labels and the predictions of the same rows"),
+        ((["a", float("nan")], ["a", "b"], ["a"]), "y_true has missing values, the first in row 1"),
+        ((["a", None], ["a", "b"], ["a"]), "y_true has missing values, the first in row 1"),
+        ((["a", "b"], ["a", 1], ["a"]), "y_pred must be all strings or all integers"),
+    ],
+)
+def test_labels_written_in_two_ways_are_no_new_classes(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ShiftCounts.from_predictions(*arguments)
+
+
+def test_categories_that_occur_nowhere_are_classes():
+    kind = pd.CategoricalDtype(["low", "mid", "high"])
+    columns = [pd.Series(values, dtype=kind) for values in (["low"], ["high"], ["low", "low"])]
+    assert ShiftCounts.from_predictions(*columns).labels == ("low", "mid", "high")
+    declared = pd.Series(["low"], dtype=kind)
+    counts = ShiftCounts.from_predictions(declared, ["low"], ["low", "new"])
+    assert counts.labels == ("high", "low", "mid", "new")
+
+
+def test_series_and_frames_are_gone_by_their_names():
+    frame = pd.DataFrame([[9, 2], [1, 8]], index=["a", "b"], columns=["a", "b"])
+    target = pd.Series([70, 30], index=["b", "a"])
+    counts = ShiftCounts(frame, target)
+    assert counts == ShiftCounts([[9, 2], [1, 8]], [30, 70], ["a", "b"])
+    assert ShiftCounts(frame.loc[["b", "a"]], target) == counts
+    with pytest.raises(ValueError, match="the index of the target counts"):
+        ShiftCounts(frame, pd.Series([70, 30], index=["b", "c"]))
+    y = pd.Series(["a", "b", "a"])
+    with pytest.raises(ValueError, match="different indexes"):
+        ShiftCounts.from_predictions(y, y.iloc[::-1], ["a"])
+    assert ShiftCounts.from_predictions(y, y.copy(), ["a"]).n_validation == 3

@@ -1,6 +1,9 @@
+import warnings
+
 import numpy as np
 import pytest
 
+import gsb3se as gs
 from gsb3se import Diagnostics, ShiftCounts, Status, diagnostics
 from gsb3se.diagnostics import Finding, identifiability, rank_uniformity
 
@@ -95,3 +98,28 @@ def test_even_ranks_pass_and_uneven_ones_do_not():
     assert rank_uniformity(rng.binomial(99, rng.beta(1.5, 1, 200)), 99) < 0.05
     with pytest.raises(ValueError, match="from 0 to 99"):
         rank_uniformity([100], 99)
+
+
+@pytest.mark.parametrize("rows", [10**3, 10**6, 5 * 10**9, 10**12])
+def test_large_counts_of_classes_that_cannot_be_told_apart_are_not_identified(rows):
+    counts = ShiftCounts([[rows, rows], [rows, rows]], [70, 30])
+    assert identifiability(counts).findings[0].status.value == "not identified"
+
+
+@pytest.mark.parametrize("backend", ["hmc", "amortized", "newton"])
+def test_sensitivities_of_other_backends_are_told_or_refused(backend):
+    counts = ShiftCounts([[30, 2, 1], [2, 30, 3], [1, 1, 30]], [60, 30, 10])
+    chosen = gs.HMC(chains=1, warmup=200, draws=200) if backend == "hmc" else backend
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gs.GSB3SEWarning)
+        post = gs.estimate(counts, backend=chosen)
+        structured = gs.estimate(counts)
+    if backend != "hmc":
+        with pytest.raises(ValueError, match="infer it anew with backend='structured'"):
+            gs.diagnostics.graph_sensitivity(post)
+        with pytest.raises(ValueError, match="infer it anew with backend='structured'"):
+            gs.diagnostics.effective_information(post)
+        return
+    ours, theirs = map(gs.diagnostics.effective_information, (post, structured))
+    np.testing.assert_allclose(ours.information, theirs.information, rtol=0.3, atol=1)
+    assert np.isfinite(gs.diagnostics.graph_sensitivity(post).change).all()

@@ -42,3 +42,14 @@ def test_other_things_are_not_taken_for_counts_graph_or_prior():
         Problem(counts, 5)
     with pytest.raises(TypeError, match="got LabelGraph and int"):
         Problem(counts, prior=5)
+
+
+def test_labels_that_are_numbers_in_text_are_gone_by_their_names():
+    counts = gs.ShiftCounts(np.eye(3, dtype=int), [1, 1, 1], labels=[0, 1, 2])
+    weights = np.array([[0, 0.5, 0], [0.5, 0, 1], [0, 1, 0]])
+    text = gs.LabelGraph.from_weights(weights, labels=["2", "0", "1"])
+    with pytest.raises(ValueError, match="another order"):
+        Problem(counts, text)
+    assert Problem(counts, text.reordered(counts.labels)).graph.weights[0, 1] == 1
+    with pytest.raises(ValueError, match="differ"):
+        Problem(counts, gs.LabelGraph.from_weights(weights, labels=["7", "8", "9"]))

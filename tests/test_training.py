@@ -278,3 +278,15 @@ def test_bad_weights_are_refused():
         shift_weights([0.5, 0.5], [1.0, 0.0])
     with pytest.raises(ValueError, match="rows must be"):
         shift_weights([0.5, 0.5], [0.5, 0.5], rows=[0, 2])
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_logits_that_are_nan_are_no_class(labelled):
+    metric = LabelShiftMetric(4)
+    logits, truth = batches()
+    logits[7, 2] = float("nan")
+    with pytest.raises(ValueError, match="found one in row 7"):
+        metric.update(logits, truth if labelled else None)
+    assert metric.target_counts.sum() == 0 and not metric.cells
+    quick = LabelShiftMetric(4, validate_args=False)  # which waits for no GPU
+    quick.update(logits)

@@ -1,6 +1,9 @@
 """The variational backend: its program, its guide, its bound, and what it ends with."""
 
+import os
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyro
@@ -15,6 +18,7 @@ from scipy.special import logsumexp
 from scipy.stats import poisson
 
 import gsb3se as gs
+from gsb3se.forks import check_not_forked
 from gsb3se.inference import svi, variational
 from gsb3se.inference.guide import StructuredGuide, _root
 from gsb3se.inference.pyro_model import GraphField, Hierarchy
@@ -319,3 +323,35 @@ def test_its_progress_is_shown(capsys):
     gs.estimate(counts, backend=shown)
     told = capsys.readouterr().err
     assert "ELBO" in told and "draws" in told
+
+
+def test_parallel_threads_find_what_one_finds():
+    counts = gs.ShiftCounts([[30, 4, 1], [3, 25, 2], [1, 2, 30]], [60, 30, 10])
+    backend = gs.Variational(progress=False)
+
+    def found(seed):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", gs.GSB3SEWarning)
+            return gs.estimate(counts, backend=backend, seed=seed).mean
+
+    singly = [found(seed) for seed in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(found, range(3)))
+    np.testing.assert_array_equal(singly, together)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_is_told_instead_of_waiting_forever():
+    counts = gs.ShiftCounts([[30, 4], [3, 25]], [60, 30])
+    for backend in (gs.HMC(chains=1, warmup=20, draws=20), gs.Variational(), "amortized"):
+        check_not_forked("jax" if isinstance(backend, gs.HMC) else "torch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            child = os.fork()
+            if child == 0:
+                try:
+                    gs.estimate(counts, backend=backend)
+                except RuntimeError as error:
+                    os._exit(3 if "'spawn'" in str(error) else 4)
+                os._exit(5)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

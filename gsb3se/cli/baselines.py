@@ -11,7 +11,7 @@ import numpy as np
 
 from gsb3se import baselines as methods
 from gsb3se.cli.console import File, check_output, console, plain_speech, table
-from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_options, read_inputs
+from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_files, input_options, read_inputs
 from gsb3se.errors import GSB3SEWarning, some_of
 from gsb3se.files import as_csv, as_json, write_text
 from gsb3se.simplex import Vector
@@ -41,7 +41,7 @@ def baselines(chosen: tuple[str, ...], out: Path | None, **sources: Any) -> None
     gsb3se baselines --validation val.npz --target new.npz --method em --method rlls
     """
     with plain_speech():
-        check_output(out, "--out", ".csv", ".json")
+        check_output(out, "--out", ".csv", ".json", inputs=input_files(sources))
         inputs = read_inputs(**sources)
         names = chosen or tuple(name for name in _METHODS if name != "em" or _allows_em(inputs))
         estimates = {name: _estimate(name, inputs) for name in names}

@@ -20,7 +20,8 @@ from gsb3se.cli.inputs import Columns, read_shares, read_validation
 from gsb3se.cli.model_options import backend_options, in_order, model_options
 from gsb3se.counting import Groups, TargetColumns
 from gsb3se.counts import ShiftCounts
-from gsb3se.estimate import Backend, BatchBackend
+from gsb3se.errors import some_of
+from gsb3se.estimate import Backend, BatchBackend, identity
 from gsb3se.graph import LabelGraph
 from gsb3se.journal import FAILED, Journal, as_plan, file_stamp
 from gsb3se.prior import Prior
@@ -29,6 +30,7 @@ from gsb3se.progress import progress_bar
 from gsb3se.results_cache import content_hash
 from gsb3se.simplex import Vector
 
+_MODEL = "model"  # what a column that names the classifier is usually called
 _ALERTS_SHOWN = 20
 _ALERT_EXIT_CODE = 3
 
@@ -46,6 +48,11 @@ _ALERT_EXIT_CODE = 3
 )
 @click.option(
     "--model-column", help="A column that names the model, in the validation file as well."
+)
+@click.option(
+    "--pool-models",
+    is_flag=True,
+    help="Take all rows for one classifier's, though the files have a column model.",
 )
 @click.option("--labels", type=ExistingFile, help="All classes: a name a line, or a JSON list.")
 @inputs.label_column
@@ -84,6 +91,7 @@ def batch(
     validation: Path,
     keys: tuple[str, ...],
     model_column: str | None,
+    pool_models: bool,
     labels: Path | None,
     label_column: str,
     prediction_column: str,
@@ -116,9 +124,12 @@ def batch(
     gsb3se batch logs/ --validation val.csv --by day --out shares.parquet --dask local
     """
     with plain_speech():
-        check_output(out, "--out", *batch_output.SUFFIXES)
         columns = _target_columns(keys, model_column, prediction_column, count_column)
         files = counting.target_files(target)
+        read = (validation, labels, graph, source_prior, *files)
+        check_output(out, "--out", *batch_output.SUFFIXES, inputs=read)
+        if model_column is None and not pool_models:
+            _check_one_model(validation, files)
         similar = None if graph is None else LabelGraph.load(graph)
         found = read_validation(
             validation,
@@ -176,6 +187,20 @@ def _target_columns(
     return columns
 
 
+def _check_one_model(validation: Path, files: list[Path]) -> None:
+    """Refuse to pool the confusions of several classifiers unless that is asked for."""
+    if not all(_MODEL in inputs.names_of_columns(path) for path in (validation, files[0])):
+        return
+    models = inputs.read_columns(validation, [_MODEL])[_MODEL]
+    names = sorted(set(models.astype(str).tolist()))
+    if len(names) > 1:
+        raise ValueError(
+            f"the validation and target files have a column {_MODEL!r}, with {some_of(names)} "
+            f"in {validation}: give --model-column {_MODEL} to infer each by its own confusions, "
+            "or --pool-models to take them for one classifier"
+        )
+
+
 def _problems(
     validation: Mapping[str, ShiftCounts],
     graph: LabelGraph | None,
@@ -204,7 +229,7 @@ def _plan(job: Job, columns: TargetColumns, files: list[Path]) -> dict[str, str]
         validation_graph_and_prior={k: content_hash(p, "") for k, p in job.problems.items()},
         labels=job.labels,
         source_prior={k: p.tolist() for k, p in job.source_priors.items()},
-        backend=job.backend,
+        backend=identity(job.backend),
         level=job.level,
         alert=job.alert,
         seed=job.seed,

@@ -11,7 +11,7 @@ from rich.table import Table
 from gsb3se import comparison, plots, results_cache
 from gsb3se.cli.console import File, check_output, console, notes, plain_speech
 from gsb3se.cli.demo import run_experiment
-from gsb3se.cli.inputs import input_options, read_inputs
+from gsb3se.cli.inputs import input_files, input_options, read_inputs
 from gsb3se.cli.model_options import load_graph, model_options
 from gsb3se.counts import ShiftCounts
 from gsb3se.estimate import BACKENDS
@@ -97,9 +97,10 @@ def compare(
     gsb3se compare --simulate 30 --backend structured --backend variational
     """
     with plain_speech():
+        files = [graph, *input_files(sources)]
         for path in out:
-            check_output(path, "--out", ".json", ".csv")
-        check_output(plot, "--plot", *plots.SUFFIXES)
+            check_output(path, "--out", ".json", ".csv", inputs=files)
+        check_output(plot, "--plot", *plots.SUFFIXES, inputs=files)
         if cache is not None and no_cache:
             raise ValueError("give --cache or --no-cache, not both")
         counts, known, truth = _problem(digits, simulate, rows, n_target, graph, seed, sources)
@@ -147,7 +148,7 @@ def _problem(
 ) -> tuple[ShiftCounts, LabelGraph | None, Vector | None]:
     """Counts, graph and, where it is known, the truth."""
     if digits or simulate is not None:
-        files = (graph, *(sources[name] for name in ("validation", "target", "counts", "labels")))
+        files = (graph, *input_files(sources))
         if (digits and simulate is not None) or any(file is not None for file in files):
             raise ValueError("give files, or --digits, or --simulate K: one of the three")
         if simulate is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,26 @@ def _one_sentence(error: Exception) -> str:
     return str(error)
 
 
-def check_output(path: Path | None, option: str, *suffixes: str) -> None:
-    """Say before the work what would keep its result from being written."""
+def check_output(
+    path: Path | None, option: str, *suffixes: str, inputs: Iterable[Path | None] = ()
+) -> None:
+    """Say before the work what would keep its result from being written.
+
+    Args:
+        inputs: files that are read, none of which may be written over.
+    """
     if path is None:
         return
     if path.suffix.lower() not in suffixes:
-        expected = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        expected = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         raise ValueError(f"{option} must end in {expected}; got {path}")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    for source in inputs:
+        if source is not None and path.exists() and source.exists() and path.samefile(source):
+            raise ValueError(
+                f"{option} {path} would overwrite the input {source}: give another name"
+            )
 
 
 def table(title: str, *columns: str) -> Table:

@@ -9,7 +9,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from gsb3se.cli.console import ExistingFile, File, console, plain_speech, table
+from gsb3se.cli.console import ExistingFile, File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import read_json, read_labels
 from gsb3se.files import read_npy, read_npz
 from gsb3se.graph import LabelGraph
@@ -56,8 +56,7 @@ def build(source: Path, out: Path, k: int, labels: Path | None, model: str, weig
     gsb3se graph build embeddings.npy --labels names.txt --out graph.npz
     """
     with plain_speech():
-        if out.suffix != ".npz":
-            raise ValueError(f"--out must end in .npz; got {out}")
+        check_output(out, "--out", ".npz", inputs=(source, labels))
         names = None if labels is None else read_labels(labels)
         made = _build(source, k, names, {"model": model, "weights": weights})
         made.save(out)

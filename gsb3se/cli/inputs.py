@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gsb3se.adaptation import as_probabilities
 from gsb3se.cli.console import ExistingFile
-from gsb3se.counts import ShiftCounts
+from gsb3se.counts import MOST_IN_ALL, ShiftCounts
 from gsb3se.errors import require, some_of
 from gsb3se.files import check_columns, read_npz, read_text
 from gsb3se.labels import (
@@ -25,6 +25,7 @@ from gsb3se.labels import (
     as_column,
     as_integer,
     as_labels,
+    class_names,
     distinct_values,
     encode,
     more_than_once,
@@ -85,6 +86,11 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def input_files(sources: dict[str, Any]) -> list[Path | None]:
+    """The files among what :func:`input_options` gives a command."""
+    return [sources[name] for name in ("validation", "target", "counts", "labels")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +210,7 @@ def _weighted_counts(
 ) -> ShiftCounts:
     """Counts from rows that stand for several predictions each."""
     truth, predicted, target = (as_column(part, "a column") for part in (truth, predicted, target))
-    names = distinct_values(truth, predicted, target) if labels is None else labels
+    names = class_names((truth, predicted), target) if labels is None else labels
     n = len(names)
     rows, columns = encode(predicted, names, "predictions"), encode(truth, names, "labels")
     confusion = sparse.coo_array((times, (rows, columns)), shape=(n, n))
@@ -221,7 +227,10 @@ def _as_counts(path: Path, column: NDArray[Any], n_rows: int) -> NDArray[np.int6
         column = column.astype(np.int64)
     if not _is_integer_text(column) or (_to_integers(column) < 0).any():
         raise ValueError(f"{path}: counts must be whole numbers, none negative")
-    return _to_integers(column)
+    counts = _to_integers(column)
+    if counts.sum(dtype=float) > MOST_IN_ALL:  # as whole numbers their sums would wrap around
+        raise ValueError(f"{path}: the counts exceed 2^53 in all")
+    return counts
 
 
 def _check_scores(
@@ -257,6 +266,21 @@ def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
     if path.suffix == ".parquet":
         return _read_parquet(path, wanted)
     raise ValueError(f"{path}: expected a .csv, .parquet or .npz file")
+
+
+def names_of_columns(path: Path) -> list[str]:
+    """The columns of a CSV or Parquet file, or the arrays of an NPZ file."""
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return next(csv.reader(file), [])
+    if path.suffix == ".parquet":
+        parquet = require("pyarrow.parquet", extra="batch")
+        arrow = require("pyarrow", extra="batch")
+        try:
+            return list(parquet.read_schema(path).names)
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{path} is not a Parquet file: {error}") from None
+    return list(read_npz(path)) if path.suffix == ".npz" else []
 
 
 def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:

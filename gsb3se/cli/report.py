@@ -60,7 +60,8 @@ def report(
     gsb3se report shares.parquet --graph graph.npz --validation val.csv --out drift.html
     """
     with plain_speech():
-        check_output(out, "--out", ".html", ".htm")
+        read = (result, graph, source_prior, validation)
+        check_output(out, "--out", ".html", ".htm", inputs=read)
         named = {} if title is None else {"title": title}
         if result.suffix.lower() == ".npz":
             posterior = Posterior.load(result)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gsb3se.arviz_bridge import arviz_module, convergence
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import GSB3SEWarning, as_whole_number, require
+from gsb3se.forks import check_not_forked
 from gsb3se.inference.coordinates import column_frame, target_frame
 from gsb3se.labels import Label
 from gsb3se.posterior import Posterior
@@ -77,6 +78,7 @@ class HMC:
     def infer(self, problem: Problem, rng: np.random.Generator) -> Posterior:
         """Sample; the status tells of chains that do not mix, divergences, and too few draws."""
         require("numpyro", extra="hmc")
+        check_not_forked("jax")
         arviz_module()  # missing, it would be missed only after the work
         from gsb3se.inference import nuts
 

@@ -16,6 +16,7 @@ bound only nearly.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ _KICKS, _ANGLE, _JITTER = 8, 0.2, (0.8, 1.2)  # of a layer
 _THROWN = 20.0  # nats of energy gained or lost in a layer
 _LEAST_TAIL = 10
 _ONE_THREAD = 48  # classes up to which one thread is fastest
+_turn = threading.RLock()
 _SITES = ("theta", "columns", "tau_q", "tau_C", "anchor")
 
 
@@ -89,8 +91,14 @@ class Fit:
 def private_state(seed: int, device: torch.device, n_classes: int) -> Iterator[None]:
     """Seeds, Pyro's parameters and checks, and the number of threads are this block's own.
 
-    Of few classes the arrays are so small that threads only wait for each other.
+    They are global to the process: blocks in other threads wait for their turn. Of few classes the
+    arrays are so small that threads only wait for each other.
     """
+    with _turn:
+        yield from _private_state(seed, device, n_classes)
+
+
+def _private_state(seed: int, device: torch.device, n_classes: int) -> Iterator[None]:
     devices, threads = [device] if device.type == "cuda" else [], torch.get_num_threads()
     with (
         torch.random.fork_rng(devices),

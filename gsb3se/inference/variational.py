@@ -14,6 +14,7 @@ import numpy as np
 
 from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import GSB3SEWarning, as_whole_number, require
+from gsb3se.forks import check_not_forked
 from gsb3se.inference.columns import fit_columns
 from gsb3se.inference.posterior_frame import PosteriorFrame, column_gaussians, posterior_frame
 from gsb3se.inference.strengths import spread_of
@@ -96,6 +97,7 @@ class Variational:
         """Fit and draw; the status tells of an ELBO that is not flat."""
         torch = require("torch", extra="variational")
         require("pyro", extra="variational")
+        check_not_forked("torch")
         n = problem.n_classes
         if n > _MOST_CLASSES:
             raise ValueError(
