@@ -96,3 +96,18 @@ def test_a_column_without_counts_has_its_prior():
     assert laws.sizes[2] < 20
     assert np.isfinite(laws.rate).all()
     assert laws.mean[:, 2].sum() == pytest.approx(1)
+
+
+def test_a_run_goes_on_from_its_own_columns_alone():
+    """Blocks that begin alike and are as long are not the same block."""
+    counts = gs.ShiftCounts(COUNTS, [1, 1, 1])
+    problem = gs.Problem(counts, gs.LabelGraph.from_weights(WEIGHTS))
+    found = []
+    for before in ([0, 1], None):
+        run = ColumnPropagation(problem)
+        if before is not None:
+            run.run(Hyper(0.4), np.array(before))
+        rate, variance = np.zeros((3, 3)), np.zeros((3, 3))
+        run._block(Hyper(0.4), np.array([0, 2]), Kept(rate, variance))
+        found.append(rate)
+    np.testing.assert_array_equal(*found)

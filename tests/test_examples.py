@@ -104,6 +104,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ),
         ("benchmarks/structured_scale.py", ["--classes", "70"], "second window"),
         (
+            "benchmarks/accurate_classifiers.py",
+            [
+                *("--results", "accurate.jsonl", "--classes", "40", "--accuracy", "0.9"),
+                *("--labels", "50", "--predictions", "400", "--seeds", "1", "--no-corners"),
+            ],
+            "2 settings",
+        ),
+        (
             "benchmarks/structured_speed.py",
             ["--classes", "3", "--warmup", "40", "--draws", "40"],
             "ratio",
@@ -137,6 +145,7 @@ def test_every_example_is_tried():
     tried = {case[0] for mark in test_example_runs.pytestmark for case in mark.args[1]}
     found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
     shared = {"drifting_digits.py", "benchmarks/cases.py", "benchmarks/quapy_peers.py"}
+    shared |= {"benchmarks/gaussian_classes.py"}
     shared |= {f"paper/{name}.py" for name in ("images", "outputs", "protocol")}
     real = {f"benchmarks/{path.name}" for path in EXAMPLES.glob("benchmarks/real*.py")}
     assert found == tried | shared | real  # the last in test_real_benchmark.py

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import polygamma
 
 from gsb3se.inference.poisson_sites import counted_moments, empty_cells
 
@@ -43,3 +44,19 @@ def test_moments_keep_their_bounds():
     assert (curvature > 0).all()
     assert (curvature <= rate * (1 + 1e-5)).all()
     assert (sd**2 * curvature < 1).all()
+
+
+@given(mean=st.floats(-30, 8), sd=st.floats(12.5, 60))
+def test_sites_wider_than_the_table_are_a_probit(mean, sd):
+    rate, curvature = integrated(0, mean, sd)
+    found = empty_cells()(np.array([mean]), np.array([sd]))
+    assert found.rate[0] == pytest.approx(rate, rel=2e-2)
+    assert found.curvature[0] == pytest.approx(curvature, rel=3e-2)
+
+
+@given(count=st.integers(1, 10**7), mean=st.floats(-6, 16), sd=st.floats(0.01, 1e4))
+def test_the_precision_of_a_counted_site_keeps_its_digits(count, mean, sd):
+    found = counted_moments(np.array([float(count)]), np.array([mean]), np.array([sd**2]))
+    assert found.precision[0] > 0
+    if sd > 100:  # of a flat Gaussian the site is all there is: a log Gamma
+        assert found.precision[0] == pytest.approx(1 / polygamma(1, count), rel=2e-2)

@@ -117,3 +117,80 @@ def test_the_covariance_of_totals_is_that_of_the_tilted_cells():
     assert geometry.roughness(laplacian) == pytest.approx(
         np.einsum("ij,ij->", laplacian.toarray(), covariance), rel=1e-5
     )
+
+
+def test_saddlepoints_of_tiny_shapes_are_found():
+    """Cells of shape 1e-5 have their root nearer to the pole than e^-nu has digits."""
+    rate = np.array([[50.0, 1e-5, 1e-6], [1e-5, 40.0, 1e-5], [1e-7, 1e-5, 1e-5]])
+    laws_ = ColumnLaws(rate, rate, np.array([50.0, 40, 1]), Hyper(1.0))
+    rows = TargetRows(laws_, np.array([100.0, 20, 400]), np.array([0.2, 0.1, 0.7]))
+    log_eta = np.log([[2.0, 0.5, 1e3], [1.0, 3.0, 1e6]]).T
+    values = rows.evaluate(log_eta)
+    assert np.isfinite(values.log_likelihood).all() and np.isfinite(values.log_totals).all()
+    assert rows.most_steps < 40
+    at = values.saddle
+    first = rows._by_row @ (rows._shape * at.p) + at.s_rest * at.p_rest
+    np.testing.assert_allclose(first, rows._counts * np.ones(2), rtol=0.02)
+
+
+SPIKY = np.array([[60.0, 1e-3, 2e-3, 1e-3], [2e-3, 30, 1e-3, 2e-3], [1e-3, 1e-3, 20, 2e-3],
+                  [1e-3, 2e-3, 1e-3, 5]])  # fmt: skip
+
+
+def spiky_rows(target, likely):
+    """Cells off the diagonal of shape about .001 and scale 1."""
+    variance = np.where(np.eye(4) == 1, SPIKY, SPIKY * 1.2)
+    spiky_laws = laws(SPIKY, variance)
+    return TargetRows(spiky_laws, np.asarray(target, float), np.asarray(likely)), spiky_laws
+
+
+@pytest.mark.parametrize("own", [0.5, 1.0, 4.0])
+def test_rows_with_spiky_cells_have_their_exact_law(own):
+    """Against the convolution of negative binomials, as the rows' own classes explain too little,
+    just enough or too much."""
+    target, likely = [2400, 12, 3, 0], np.array([0.97, 0.012, 0.006, 0.012])
+    rows, spiky = spiky_rows(target, likely)
+    assert rows.spikes.cells[1:].sum() == 9
+    level = np.array([40.0, 0.4 * own, 0.15 * own, 0.2])
+    plain = np.array([40.0, 0.4, 0.15, 0.2])
+    found = rows.evaluate(np.log(np.stack([plain, level], axis=1))).log_likelihood
+    shape, scale = spiky.rate**2 / spiky.variance, spiky.variance / spiky.rate
+
+    def exact(eta):
+        whole = 0.0
+        for j, n in enumerate(target):
+            counts = np.arange(n + 1)
+            law = np.eye(n + 1)[0]
+            for i in range(4):
+                term = nbinom.pmf(counts, shape[j, i], 1 / (1 + eta[i] * scale[j, i]))
+                law = np.convolve(law, term)[: n + 1]
+            whole += np.log(law[n])
+        return whole
+
+    assert found[1] - found[0] == pytest.approx(exact(level) - exact(plain), abs=0.12)
+
+
+@pytest.mark.parametrize("target", [[2400, 12, 3, 0], [2400, 12, 40, 1], [900, 12, 3, 2]])
+def test_the_gradient_of_spikes_is_that_of_differences(target):
+    rng = np.random.default_rng(2)
+    rows, _ = spiky_rows(target, [0.97, 0.012, 0.006, 0.012])
+    assert rows.spikes.cells.any()
+    at = np.log([40.0, 0.4, 0.15, 0.2])[:, None] + rng.normal(0, 0.3, (4, 2))
+    pull = rng.standard_normal((4, 2))
+
+    def value(points):
+        found = rows.evaluate(points)
+        return found.log_likelihood + (pull * found.log_totals).sum(axis=0)
+
+    gradient = rows.gradient(rows.evaluate(at), pull)
+    for i in range(4):
+        step = 1e-4 * np.eye(4)[:, [i]]
+        expected = (value(at + step) - value(at - step)) / 2e-4
+        np.testing.assert_allclose(gradient[i], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_row_that_only_spikes_explain_keeps_them():
+    rate = np.array([[50.0, 1e-3], [1e-3, 1e-3]])
+    rows = TargetRows(laws(rate, rate), np.array([100.0, 30]), np.array([0.9, 0.1]))
+    assert not rows.spikes.cells[1].any()
+    assert rows.evaluate(np.log([[2.0], [100.0]])).log_likelihood[0] > -200

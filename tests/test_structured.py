@@ -8,6 +8,7 @@ from exact import three_classes, two_classes
 
 import gsb3se as gs
 from gsb3se.inference.structured import Structured
+from gsb3se.inference.target import _cholesky
 
 
 @pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
@@ -226,3 +227,38 @@ def test_a_classifier_that_says_two_classes_only(prior):
         assert np.isfinite(post.sd).all() and post.mean.sum() == pytest.approx(1)
         exact = gs.Structured(refine=True).prepared(post.problem).infer(counts.target)
         assert np.abs(post.mean - exact.mean).max() < 0.25
+
+
+@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+@pytest.mark.parametrize("target", [[0, 1], [1, 0], [10**6, 0], [500, 500]])
+def test_a_source_of_one_predicted_class_ends_in_a_wide_posterior(prior, target):
+    counts = gs.ShiftCounts([[1000, 1000], [0, 0]], target)
+    with pytest.warns(gs.GSB3SEWarning, match="not identified"):
+        post = gs.estimate(counts, prior=prior)
+    low, high = post.interval(0.9)
+    assert np.isfinite(post.mean).all() and (low <= high).all()
+    if min(target) == 0:  # else either class may be what was never predicted before
+        assert (high - low > 0.5).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_class_a_source_always_predicts_the_end_is_finite(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 8))
+    confusion = np.zeros((n, n), dtype=int)
+    confusion[rng.integers(n)] = rng.integers(0, 10 ** rng.integers(1, 5), n)
+    target = rng.multinomial(10 ** rng.integers(0, 6), rng.dirichlet(np.full(n, 0.3)))
+    counts = gs.ShiftCounts(confusion, target)
+    prior = (gs.Prior(), gs.Prior.anchored())[seed % 2]
+    with pytest.warns(gs.GSB3SEWarning, match="not identified"):
+        post = gs.estimate(counts, prior=prior)
+    assert np.isfinite(post.mean).all() and post.mean.sum() == pytest.approx(1)
+    low, high = post.interval(0.9)
+    assert (low <= high).all() and (post.sd > 0).all()
+
+
+def test_a_curvature_without_numbers_is_an_error_and_no_endless_loop():
+    with pytest.raises(ArithmeticError, match="use backend='hmc'"):
+        _cholesky(np.full((2, 2), np.nan))
+    indefinite = np.diag([1.0, -1.0])
+    assert np.isfinite(_cholesky(indefinite)).all()

@@ -36,10 +36,12 @@ from gsb3se.simplex import Matrix, Vector, softmax
 
 _TOLERANCE = 3e-3  # of a sweep: change of a cell's mean in its sd, and relative of its variance
 _MOST_SWEEPS = 60
-_DAMPED_FROM = 20  # sweeps after which only half a step is taken
+_DAMPED_FROM, _DAMPING = 20, 0.5  # sweeps after which sites go only half the way
 _LARGEST_STEP = 4.0  # of a cell's mean
-_FARTHEST = 100.0  # of a cavity's mean from the cell's
+_FARTHEST, _FARTHEST_SDS = 100.0, 6.0  # of a cavity's mean from the cell's; may be as many of the
+# field's sds if that is more
 _MOST_CERTAIN = 1 - 1e-6  # share of a cavity's variance that a site takes away, at most
+_PSEUDO_COUNT = 0.5  # of a cell to begin with, at most
 _LEAST_SHARE = 1e-25  # of its column, that a cell's mean is said to be
 _LEAST_VARIANCE = 1e-12  # of a cell, in units of its mean
 _SINGLE_PRECISION = 256  # classes from which the sweeps run in single precision
@@ -122,6 +124,20 @@ class Kept(NamedTuple):
     precision: Matrix | None = None
 
 
+class _Swept(NamedTuple):
+    """Where the sweeps of a block of B columns ended, (K, B) each: the sites' means, precisions and
+    slopes, the cells' moments, and the share of each cell's variance that its site takes away."""
+
+    mean: Matrix
+    precision: Matrix
+    slope: Matrix
+    rate: Matrix
+    curvature: Matrix
+    grounded: Matrix
+    sweeps: int
+    converged: bool
+
+
 class ColumnPropagation:
     """Expectation propagation over a problem's columns; remembers where it ended.
 
@@ -136,9 +152,7 @@ class ColumnPropagation:
         self.field: Field = field_of(problem.graph, self.dtype, exact)
         self.counts = problem.counts.confusion
         self.sizes = problem.column_sizes
-        self._mean: dict[bytes, Matrix] = {}
-        self._precision: dict[bytes, Matrix] = {}
-        self._slope: dict[bytes, Matrix] = {}
+        self._ended: dict[bytes, _Swept] = {}
         weights = problem.graph.weights
         self._exchangeable = isinstance(weights, IdentityPlusOnes)
         self._weights: Any = None
@@ -180,29 +194,48 @@ class ColumnPropagation:
         return total
 
     def _block(self, hyper: Hyper, columns: NDArray[np.int64], keep: Kept | None) -> Sums:
+        """One block's fixed point, from where it was last; if there is none, damped from afresh."""
+        key = columns.tobytes()
+        found = self._sweeps(hyper, columns, self._ended.get(key), damping=1.0)
+        if not found.converged:
+            found = self._sweeps(hyper, columns, None, damping=_DAMPING)
+        self._ended[key] = found
+        if keep is not None:
+            sizes: Vector = self.sizes[columns].astype(self.dtype)
+            # A cell below any that matters must not vanish: ratios of its moments are asked for.
+            rate = np.maximum(found.rate, _LEAST_SHARE * sizes)
+            keep.rate[:, columns] = rate * (sizes / rate.sum(axis=0))
+            keep.variance[:, columns] = np.maximum(rate - found.curvature, _LEAST_VARIANCE * rate)
+            if keep.mean is not None and keep.precision is not None:
+                keep.mean[:, columns], keep.precision[:, columns] = found.mean, found.precision
+        return self._sums(hyper, columns, found)
+
+    def _sweeps(
+        self, hyper: Hyper, columns: NDArray[np.int64], start: _Swept | None, damping: float
+    ) -> _Swept:
+        """Sweep a block until its cells rest; damped, a site goes only so far to its new self."""
         field, dtype, tau = self.field, self.dtype, hyper.tau
         table = empty_cells()
         counts = self.counts[:, columns].tocoo()
         rows, at, values = counts.row, counts.col, counts.data.astype(float)
         cells: Matrix = np.zeros((self.n_classes, len(columns)), dtype=dtype)
         cells[rows, at] = values
-        sizes: Vector = self.sizes[columns].astype(dtype)
         anchored = self.problem.prior.is_anchored
         pull = field.apply(tau, self.anchor(hyper, columns)) if anchored else None
-
-        key = self._key(columns)
-        if key in self._mean:
-            mean, precision, slope = self._mean[key], self._precision[key], self._slope[key]
+        if start is not None:
+            mean, precision, slope = start.mean, start.precision, start.slope
         else:
-            mean = np.log(cells + (0.3 / self.n_classes) * sizes)
-            precision = cells + (0.1 / self.n_classes) * sizes
+            even: Vector = (self.sizes[columns] / self.n_classes).astype(dtype)
+            mean = np.log(cells + np.minimum(0.3 * even, _PSEUDO_COUNT))
+            precision = cells + np.minimum(0.1 * even, _PSEUDO_COUNT)
             slope = np.zeros_like(mean)  # of each site at the mean
         messages = field.start(tau, precision)
-        damping, converged = 1.0, False
+        converged = False
+        farthest = max(_FARTHEST, _FARTHEST_SDS / float(np.sqrt(tau)))
         for sweep in range(1, _MOST_SWEEPS + 1):
             seen, messages = field.conductance(tau, precision, messages)
             cavity = 1 / seen
-            tilted = np.clip(mean - cavity * slope, mean - _FARTHEST, mean + _FARTHEST)
+            tilted = np.clip(mean - cavity * slope, mean - farthest, mean + farthest)
             rate, curvature = table(tilted, np.sqrt(cavity))
             counted = counted_moments(
                 values, tilted[rows, at].astype(float), cavity[rows, at].astype(float)
@@ -210,6 +243,7 @@ class ColumnPropagation:
             rate[rows, at], curvature[rows, at] = counted.rate, counted.curvature
             force = cells - rate
             reached = tilted + cavity * force
+            reached[rows, at] = counted.mean  # of a wide cavity no digit would be left
             sharper = np.minimum(curvature, _MOST_CERTAIN * seen)
             sharper /= 1 - cavity * sharper
             sharper[rows, at] = np.maximum(counted.precision, 0)
@@ -217,31 +251,26 @@ class ColumnPropagation:
             moved = np.abs(reached - mean) / np.sqrt(variance)
             turned = np.abs(sharper - precision) * variance
             worst = max(float(moved.max()), float(turned.max()))
+            linear = force + sharper * (reached - mean)
             if sweep > _DAMPED_FROM:
-                damping = 0.5
-            precision = sharper if damping == 1.0 else precision + damping * (sharper - precision)
-            linear = force + precision * (reached - mean)
+                damping = _DAMPING
+            if damping == 1.0:
+                precision = sharper
+            else:
+                precision = precision + damping * (sharper - precision)
+                linear = slope + damping * (linear - slope)
             right = linear - field.apply(tau, mean)
             if pull is not None:
                 right += pull
             step = field.solve(tau, precision, right)
             np.clip(step, -_LARGEST_STEP, _LARGEST_STEP, out=step)
-            if damping < 1.0:
-                step *= damping
             mean = mean + step
             slope = linear - precision * step
             if worst < _TOLERANCE:
                 converged = True
                 break
-        self._mean[key], self._precision[key], self._slope[key] = mean, precision, slope
-        if keep is not None:
-            # A cell below any that matters must not vanish: ratios of its moments are asked for.
-            np.maximum(rate, _LEAST_SHARE * sizes, out=rate)
-            keep.rate[:, columns] = rate * (sizes / rate.sum(axis=0))
-            keep.variance[:, columns] = np.maximum(rate - curvature, _LEAST_VARIANCE * rate)
-            if keep.mean is not None and keep.precision is not None:
-                keep.mean[:, columns], keep.precision[:, columns] = mean, precision
-        return self._sums(hyper, columns, mean, precision * variance, sweep, converged)
+        grounded = precision * variance
+        return _Swept(mean, precision, slope, rate, curvature, grounded, sweep, converged)
 
     def anchor(self, hyper: Hyper, columns: NDArray[np.int64]) -> Matrix:
         """alpha e_i + beta W_i for a block of columns, up to levels."""
@@ -254,17 +283,10 @@ class ColumnPropagation:
         mean[columns, here] += hyper.alpha
         return mean
 
-    def _sums(
-        self,
-        hyper: Hyper,
-        columns: NDArray[np.int64],
-        mean: Matrix,
-        grounded: Matrix,
-        sweeps: int,
-        converged: bool,
-    ) -> Sums:
-        found = Sums(dimensions=len(columns) * (self.n_classes - 1), most_sweeps=sweeps)
-        found.not_converged = 0 if converged else len(columns)
+    def _sums(self, hyper: Hyper, columns: NDArray[np.int64], swept: _Swept) -> Sums:
+        mean, grounded = swept.mean, swept.grounded
+        found = Sums(dimensions=len(columns) * (self.n_classes - 1), most_sweeps=swept.sweeps)
+        found.not_converged = 0 if swept.converged else len(columns)
         image = self.field.apply(1.0, mean)
         found.energy = float(np.einsum("jb,jb->", mean, image, dtype=float))
         found.trace = float(len(columns) * self.n_classes - grounded.sum(dtype=float))
@@ -293,14 +315,9 @@ class ColumnPropagation:
         alpha, beta = np.linalg.solve(normal, hyper.tau * sums.along)
         return Hyper(tau, float(alpha), float(beta))
 
-    def _key(self, columns: NDArray[np.int64]) -> bytes:
-        return columns.tobytes()
-
     def forget(self) -> None:
         """Start the next run from the counts."""
-        self._mean.clear()
-        self._precision.clear()
-        self._slope.clear()
+        self._ended.clear()
 
     def tune(self, hyper: Hyper, columns: NDArray[np.int64]) -> None:
         """Correct the field by what a few of the columns are without approximation."""
@@ -309,7 +326,7 @@ class ColumnPropagation:
         precisions = []
         for column in chosen:
             self.run(hyper, np.array([column]))
-            precisions.append(self._precision[self._key(np.array([column]))])
+            precisions.append(self._ended[np.array([column]).tobytes()].precision)
         self.field.tune(hyper.tau, np.concatenate(precisions, axis=1).astype(float))
 
 
@@ -392,15 +409,15 @@ class Search:
     def settle(self, start: Hyper, step: float = _FIRST_STEP) -> Hyper:
         """Bracket the root of the slope, then shrink the bracket by regula falsi (Illinois)."""
         here, slope = self._profile(start)
-        ends = _LOG_TAU_RANGE
         while True:
             before, slope_before = here, slope
-            reached = np.log(here.tau) + np.sign(slope) * step
-            if not ends[0] <= reached <= ends[1]:
-                return here
+            reached = np.clip(np.log(here.tau) + np.sign(slope) * step, *_LOG_TAU_RANGE)
             here, slope = self._profile(here._replace(tau=float(np.exp(reached))))
             if slope * slope_before <= 0:
                 break
+            if reached in _LOG_TAU_RANGE:
+                self.converged = True  # columns cannot be rougher, or smoother, than there
+                return here
             step *= 2
         one, other = (np.log(before.tau), slope_before), (np.log(here.tau), slope)
         for _ in range(_MOST_UPDATES):

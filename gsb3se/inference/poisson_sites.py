@@ -50,12 +50,14 @@ class CountedMoments(NamedTuple):
 
     Attributes:
         rate, curvature: as of :class:`SiteMoments`.
+        mean: E[x].
         precision: that the site adds to the Gaussian's, 1 / Var(x) - 1 / v. The curvature tells it
             too, but loses its digits where v is far wider than the site.
     """
 
     rate: Array
     curvature: Array
+    mean: Array
     precision: Array
 
 
@@ -76,7 +78,10 @@ def counted_moments(counts: Vector, mean: Vector, variance: Vector) -> CountedMo
     # By the moments of x: those of e^x would lose their digits in large counts.
     kept = spread / variance
     return CountedMoments(
-        counts - (reached - mean) / variance, (1 - kept) / variance, (1 - kept) / spread
+        counts - (reached - mean) / variance,
+        (1 - kept) / variance,
+        reached,
+        (1 - kept) / spread,
     )
 
 

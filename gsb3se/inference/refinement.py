@@ -23,9 +23,9 @@ _CELLS = 120_000  # classes squared times chains
 _MOST = 256  # chains
 _SHARED = 48  # classes from which two groups of chains run side by side, a core each
 _CACHED = 160_000  # classes squared times chains of a group, about what a core's cache holds
-_FIRST_KICK, _KICKS = 0.12, (0.03, 0.5)  # radians from one kick to the next: at first, and range
+_FIRST_KICK, _KICKS = 0.12, (0.008, 0.5)  # radians from one kick to the next: at first, and range
 _ACCEPTED = (0.65, 0.85)  # below it kicks come closer, above it farther apart
-_CLOSER, _FARTHER = 0.75, 1.2
+_CLOSER, _FARTHER = 0.65, 1.2
 _FINER = 3.0  # kicks of a fine trajectory, in units of those of another
 _JITTER = (0.7, 1.2)  # of a trajectory's length, and of a chain's pace in it
 _HOPELESS = 12.0  # spreads of the log density below its median
@@ -36,6 +36,7 @@ _STRETCHINGS = 3  # times that wide directions are looked for while a single gro
 _CLEARLY = 1.3  # times as wide as by chance
 _INDEPENDENT = 3.0  # points of a chain among those they are looked for in
 _FEW = 0.05  # classes that may have fewer effective draws
+_TINY = 1e-300
 
 
 class Plan(NamedTuple):
@@ -156,7 +157,7 @@ class Refined:
     @property
     def usable(self) -> bool:
         """Whether the chains moved at all."""
-        return self.accepted >= LEAST_ACCEPTED
+        return self.accepted >= LEAST_ACCEPTED / 2
 
 
 def refine(
@@ -309,17 +310,28 @@ def drift(theta: list[Array]) -> tuple[float, float]:
         drifts), and the median difference in sds.
     """
     q = np.stack([as_shares(each) for each in theta])
-    half = len(q) // 2
-    apart = q[half:].mean(axis=0) - q[:half].mean(axis=0)
-    error = apart.std(axis=0) / np.sqrt(len(apart)) + 1e-300
-    t = apart.mean(axis=0) / error
-    sd = q.std(axis=(0, 1)) + 1e-300
-    return float(np.sqrt(np.mean(t**2))), float(np.median(np.abs(apart.mean(axis=0)) / sd))
+    apart, error = _between_halves(q)
+    sd = q.std(axis=(0, 1)) + _TINY
+    return float(np.sqrt(np.mean((apart / error) ** 2))), float(np.median(np.abs(apart) / sd))
 
 
 def effective_draws(theta: list[Array]) -> float:
-    """As many independent draws have means that vary as much; of the worst class but a few."""
+    """As many independent draws have means that are as far off; of the worst class but a few.
+
+    Chains that started alike and still move together are off by more than their means differ: what
+    their halves differ by, beyond chance, is taken for what is still to come.
+    """
     q = np.stack([as_shares(each) for each in theta])
-    between = q.mean(axis=0).var(axis=0) + 1e-300
-    ratio = q.var(axis=(0, 1)) / between
-    return float(np.quantile(np.minimum(ratio, len(q)), _FEW) * q.shape[1])
+    apart, error = _between_halves(q)
+    chance = 1 + 2 * np.sqrt(2 / len(apart))
+    still_moving = 4 * max(0.0, float(np.mean((apart / error) ** 2)) - chance)
+    between = q.mean(axis=0).var(axis=0) + _TINY
+    ratio = np.minimum(q.var(axis=(0, 1)) / between, len(q))
+    return float(np.quantile(ratio, _FEW) * q.shape[1] / (1 + still_moving))
+
+
+def _between_halves(q: Array) -> tuple[Array, Array]:
+    """Mean of the late draws less that of the early ones, (K,), and its standard error."""
+    half = len(q) // 2
+    apart = q[half:].mean(axis=0) - q[:half].mean(axis=0)
+    return apart.mean(axis=0), apart.std(axis=0) / np.sqrt(len(apart)) + _TINY

@@ -14,7 +14,8 @@ share comes back as log q_i = log eta_i + log u_i, u_i given eta being nearly lo
 moments that the same saddlepoint gives.
 
 Of each row the cells that matter are kept one by one; the many that hardly do are one Gamma of
-their common mean and variance.
+their common mean and variance. Cells of tiny shape that would stand out of their row, if they were
+not zero, have factors of their own (:mod:`gsb3se.inference.spikes`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk, ssyrk
 
 from gsb3se.inference.columns import ColumnLaws
+from gsb3se.inference.spikes import Spikes
 from gsb3se.simplex import Matrix, Vector
 
 _WORTH_A_TERM = 0.01  # share of a row's variance from which a cell is kept by itself
@@ -34,6 +36,7 @@ _MOST_TERMS = 16  # kept cells a class on average, at most
 _NEWTON_STEPS = 40
 _SADDLE_TOLERANCE = 1e-4  # of nu; the value's error is its square times K'', up to the count's
 _LEAST_TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # that digits allow
+_ROOM_TOLERANCE = 0.01  # of the distance to the pole
 _TOWARDS_POLE = 0.1  # of the way that is left, when a step would cross the pole
 _FLOOR = 1e-9  # of the rest of a row, in units of its column's size
 
@@ -105,8 +108,11 @@ class TargetRows:
         self.target, self.sizes = target, laws.sizes
         self.dtype = laws.rate.dtype
         rate, variance = laws.rate, laws.variance
+        self._empty = target == 0
+        self.spikes = Spikes(laws, target, likely)
         spread = (likely / laws.sizes) ** 2 * (laws.sizes / (laws.sizes + 1))
         weight = variance * spread.astype(self.dtype)
+        weight[self.spikes.cells] = 0
         noise = (rate @ (likely / laws.sizes)) / target.sum() + weight.sum(axis=1)
         weight /= noise[:, None].astype(self.dtype)
         threshold = _WORTH_A_TERM
@@ -120,9 +126,10 @@ class TargetRows:
         self._shape = (cell_rate * (cell_rate / cell_variance))[:, None]
         self._scale = (cell_variance / cell_rate)[:, None]
         self._cell_mean = self._shape * self._scale
-        self._rest = np.where(kept, 0, rate) + (_FLOOR * laws.sizes).astype(self.dtype)
-        self._rest_variance = np.where(kept, 0, variance)
-        self._rest_variance += (_FLOOR * laws.sizes).astype(self.dtype)
+        apart = kept | self.spikes.cells
+        floor = (_FLOOR * laws.sizes).astype(self.dtype)
+        self._rest = np.where(apart, 0, rate) + floor
+        self._rest_variance = np.where(apart, 0, variance) + floor**2  # of shape one: no spike
         position = np.arange(len(self._row))
         ones = np.ones(len(position), dtype=self.dtype)
         size = (n, len(position))
@@ -134,7 +141,6 @@ class TargetRows:
         self._layers = [
             (self._row[rank == k], position[rank == k]) for k in range(rank.max(initial=-1) + 1)
         ]
-        self._empty = target == 0
         self._counts = np.maximum(target, 1).astype(self.dtype)[:, None]
         wanted = min(_SADDLE_TOLERANCE, 1 / float(self._counts.max()))
         self._tolerance = max(wanted, _LEAST_TOLERANCE[self.dtype.type])
@@ -159,6 +165,9 @@ class TargetRows:
         value = self._by_row @ (self._shape * np.log(at.h)) + at.s_rest * np.log(at.h_rest)
         value += self._counts * np.log1p(at.slack) - np.log(at.slope) / 2  # zero for empty rows
         totals = self._by_column @ (self._cell_mean * at.h) + self._rest.T @ at.h_rest
+        _, log_factor, spiky_mean = self.spikes.at(at.eta)
+        value += log_factor
+        totals += spiky_mean
         return RowValues(value.sum(axis=0, dtype=float), np.log(totals), at)
 
     def gradient(self, values: RowValues, pull: Array) -> Array:
@@ -199,6 +208,7 @@ class TargetRows:
         gradient += self._rest.T @ ((2 * by_shape - by_scale) / at.mean_rest)
         gradient *= at.eta
         gradient += self._by_column @ by_cell
+        gradient += self.spikes.gradient(at.eta, pulled)
         return gradient
 
     def geometry(self, log_eta: Vector, values: RowValues | None = None) -> RowGeometry:
@@ -231,9 +241,15 @@ class TargetRows:
         totals = self._by_column @ (shape * scale * h) + self._rest.T @ h_rest
         response = self._by_column @ (shape * scale * h * (h - 1))
         response -= np.einsum("ji,ji->i", tied, moved)
+        b, _, spiky_mean = (part[:, 0] for part in self.spikes.at(at.eta))
+        own += spiky_mean * self.spikes.scale[:, 0] / (1 + b)
+        totals += spiky_mean
+        response -= spiky_mean * b / (1 + b)
         tied /= totals
+        information = _gram(moved)
+        information[np.diag_indices(len(b))] += self.spikes.shape[:, 0] * b / (1 + b) ** 2
         return RowGeometry(
-            _gram(moved),
+            information,
             np.clip((response / totals).astype(float), -0.99, 0.0),
             (own / totals**2).astype(float),
             tied,
@@ -252,7 +268,10 @@ class TargetRows:
         drawn = rng.gamma(shape) * (mean / shape)
         np.maximum(drawn, np.finfo(float).tiny, out=drawn)
         totals = self._by_column @ (self._cell_mean * at.h) + self._rest.T @ at.h_rest
+        b, _, spiky_mean = self.spikes.at(at.eta)
+        totals += spiky_mean
         confusion = self._rest * ((at.h_rest @ (1 / totals).T) / log_eta.shape[1])
+        confusion += self.spikes.rate * (1 / ((1 + b) * totals)).mean(axis=1)
         cells = self._cell_mean * at.h / totals[self._column]
         confusion[self._row, self._column] += cells.mean(axis=1)
         return drawn / drawn.sum(axis=0), confusion / confusion.sum(axis=0)
@@ -297,9 +316,13 @@ class TargetRows:
             move = (first - counts) * first
             move /= slope * counts
             move[self._empty] = 0
-            if steps == _NEWTON_STEPS or np.abs(move).max() < self._tolerance:
-                break
+            nearly = np.abs(move).max() < self._tolerance
             move *= room + pole
+            # Near the pole a step that is nothing in nu may be much of the way that is left.
+            if steps == _NEWTON_STEPS or (
+                nearly and (np.abs(move) <= _ROOM_TOLERANCE * room).all()
+            ):
+                break
             move += room
             room = np.fmax(move, _TOWARDS_POLE * room)  # never across the pole, nor lost
         self.most_steps = max(self.most_steps, steps)

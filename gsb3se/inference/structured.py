@@ -43,8 +43,9 @@ from gsb3se.simplex import Matrix, Vector
 
 _FEW = 300  # classes up to which strengths are integrated out and many draws are cheap
 _LEAST_CHAINS = 64
-_MOST_PASSES = 4
+_MOST_PASSES, _MOST_KICKS = 4, 12  # of a density's chains; kicks in units of a first pass's
 _LEAST_EFFECTIVE = 100
+_FEW_SPIKES = 0.1  # expected a row, from which what is left out of them may matter
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
 MOST_CORRECTED = 128  # classes up to which few counts are worth a correction
@@ -277,8 +278,13 @@ class Source:
         if refined is not None:
             exact = _exact_draws(problem, refined, rng)
             told, found = judge_refinement(draws.q, exact.q, refined)
+            figures["approximation_effective_draws"] = figures["effective_draws"]
+            if refined.usable:
+                draws, findings = exact, found
+                figures["effective_draws"] = told["refinement_effective_draws"]
+            else:
+                findings += found
             figures |= told
-            draws, findings = (exact, found) if refined.usable else (draws, [*findings, *found])
         identified = identifiability(problem.counts, self._directions)
         figures |= {
             "source_seconds": self.seconds,
@@ -368,11 +374,15 @@ class _Trajectories(NamedTuple):
 def _sampled(
     density: TargetDensity, plan: _Trajectories, rng: np.random.Generator
 ) -> tuple[TargetDensity, Sampled]:
-    """Sample until early and late draws agree, or long enough."""
+    """Sample until early and late draws agree and chains move, or long enough."""
     sampled = Sampled(kicks=plan.kicks)
     for _ in range(_MOST_PASSES):
         sampled = density.sample(plan.chains, plan.discarded, plan.kept, rng, sampled)
-        if drift(sampled.theta)[0] < DRIFTING:
+        moving = np.mean(sampled.accepted[-plan.kept :]) >= LEAST_ACCEPTED
+        agreed = moving and drift(sampled.theta)[0] < DRIFTING
+        trajectories = plan.discarded + plan.kept
+        kicks = sampled.kicks_made + sampled.kicks * trajectories
+        if agreed or kicks > _MOST_KICKS * plan.kicks * trajectories:
             break
     return density, sampled
 
@@ -395,6 +405,7 @@ def judge(
         "tau_q": frame.tau,
         "mode_steps": frame.steps,
         "mode_converged": frame.converged,
+        "spikes_expected": max(density.rows.spikes.expected for density, _ in parts),
         "terms": parts[0][0].rows.n_terms,
         "saddle_steps": max(density.rows.most_steps for density, _ in parts),
         "strengths_integrated": len(parts) // 2,
@@ -412,6 +423,18 @@ def judge(
                 Status.NOT_CONVERGED,
                 f"{figures['columns_not_converged']} columns still moved after "
                 f"{figures['column_sweeps']} sweeps",
+            )
+        )
+    if not frame.converged:
+        findings.append(
+            Finding(Status.NOT_CONVERGED, f"the mode still moved after {frame.steps} Newton steps")
+        )
+    if figures["spikes_expected"] > _FEW_SPIKES:
+        findings.append(
+            Finding(
+                Status.UNSEEN_CONFUSIONS,
+                f"the prior leaves {figures['spikes_expected']:.2g} confusions open for every "
+                "predicted class that the validation rows have not shown and that would matter",
             )
         )
     if not figures["strengths_converged"]:
@@ -460,6 +483,7 @@ def judge_refinement(
         "approximation_mean_error_95": float(np.quantile(moved, 0.95)),
         "approximation_sd_ratio": float(np.median(before.std(axis=0) / sd)),
     }
+    effective = figures["refinement_effective_draws"]
     findings = []
     if not refined.usable:
         told = (
@@ -467,6 +491,6 @@ def judge_refinement(
             "were accepted): this is the approximation they started from"
         )
         findings.append(Finding(Status.CHAINS_DISAGREE, told))
-    elif moving > DRIFTING:
+    elif moving > DRIFTING or refined.accepted < LEAST_ACCEPTED or effective < _LEAST_EFFECTIVE:
         findings.append(_disagreement(moving_in_sd, refined.accepted))
     return figures, findings

@@ -12,7 +12,7 @@ Gaussian's own rotation, so that a handful of kicks by the remaining force make 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ _EM_STEPS = 200
 _MODE_STEPS = 40
 _MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode only sets the pace
 _TAU_CHANGE = 0.05
+_NO_LONGER_RISING = 4  # steps that gain less than the tolerance together
 _LARGEST_STEP, _SHORTEST_STEP = 3.0, 1e-4  # in log eta; as a share of Newton's
 _ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
@@ -81,18 +82,44 @@ class _Trial(NamedTuple):
         return float(self.rows.log_likelihood[0]) - tau * float(self.theta @ self.smooth) / 2
 
 
+class _Bends:
+    """Where the density bends more than its information says, as next to a kink.
+
+    A class whose slope has changed its sign from one place to the next was sent too far; the
+    difference of the slopes tells its curvature.
+
+    Attributes:
+        extra: (K,) curvature beyond what is known.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.extra = np.zeros(n)
+        self._before: tuple[Vector, Vector] | None = None
+
+    def look(self, place: Vector, slope: Vector, known: Vector) -> None:
+        """Take another place's slopes and known curvatures into account, (K,) each."""
+        if self._before is not None:
+            moved, turned = place - self._before[0], slope * self._before[1] < 0
+            with np.errstate(all="ignore"):
+                told = (self._before[1] - slope) / moved - known
+            more = turned & np.isfinite(told)
+            self.extra[more] = np.maximum(self.extra[more], told[more])
+        self._before = (place, slope)
+
+
 @dataclass
 class Sampled:
     """Draws and what the chains did.
 
     Attributes:
-        kicks: kicks a trajectory now.
+        kicks: kicks a trajectory now; kicks_made: of all trajectories.
         theta, log_eta: (T, K, C) kept points.
         accepted: share of accepted trajectories, each.
         trajectories: how many were made; z: (2K, C) where the chains are.
     """
 
     kicks: int
+    kicks_made: int = 0
     theta: list[Array] = field(default_factory=list)
     log_eta: list[Array] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
@@ -134,21 +161,31 @@ class TargetDensity:
         settled = near is not None  # tau_q
         rounding = _ROUNDING * n
         here = self._trial(log_eta)
+        bends = _Bends(n)
+        best, since = -np.inf, 0  # value since when it no longer rises
         for steps in range(1, _MODE_STEPS + 1):  # noqa: B007
             value, gradient = here.value(tau), self._gradient(here, tau)
             geometry = self.rows.geometry(here.log_eta, here.rows)
             weight = 1 + geometry.response
             whole = geometry.information + tau * weight[:, None] * laplacian * weight
             factor = _cholesky(whole)
-            step = _solve(factor, gradient)
+            bends.look(here.log_eta, gradient, np.diag(whole))
+            bent = factor
+            if bends.extra.any():
+                bent = _cholesky(whole + np.diag(bends.extra))
+            step = _solve(bent, gradient)
             decrement = float(gradient @ step)
-            if settled and decrement < tolerance:
+            since = 0 if value > best + tolerance or not settled else since + 1
+            best = value if since == 0 else best
+            done = settled and (decrement < tolerance or since >= _NO_LONGER_RISING)
+            if done:
                 break
-            length = min(1.0, _LARGEST_STEP / max(np.abs(step).max(), 1e-12))
-            theta = here.theta - here.theta.mean()
+            # A class that the counts say little of may be sent far: it alone is held back.
+            np.clip(step, -_LARGEST_STEP, _LARGEST_STEP, out=step)
+            promised, length = float(gradient @ step), 1.0
             while True:
                 reached = self._trial(here.log_eta + length * step, here)
-                enough = value + 1e-4 * length * decrement - rounding
+                enough = value + 1e-4 * length * promised - rounding
                 if reached.value(tau) >= enough or length < _SHORTEST_STEP:
                     break
                 length /= 2
@@ -157,10 +194,13 @@ class TargetDensity:
             here = reached
             if near is not None:
                 continue
-            form = theta @ (laplacian @ theta)
+            # Where the step leads, not where it began: else tau and theta swing about each other.
+            form = float(here.theta @ here.smooth)
             form += geometry.roughness(self._laplacian)
             form += self._trace(factor, weight)
-            updated = self.shape / (prior.b_q + form / 2)
+            updated = self.shape / (prior.b_q + max(form, 0.0) / 2)
+            if not updated > 0:
+                break  # theta is beyond all digits
             settled = abs(np.log(updated / tau)) < _TAU_CHANGE
             tau = float(updated)
         inverse = solve_triangular(factor, np.eye(n), lower=True, check_finite=False)
@@ -170,7 +210,7 @@ class TargetDensity:
             _root(geometry.covariance()),
             tau,
             value - float(np.log(np.diag(factor)).sum()),
-            bool(settled and decrement < tolerance),
+            bool(done),
             steps,
         )
 
@@ -241,9 +281,7 @@ class TargetDensity:
             earlier: where to go on from, or an empty one; its draws are not kept.
         """
         n, dtype = self.problem.n_classes, self.rows.dtype
-        done = Sampled(
-            accepted=earlier.accepted, kicks=earlier.kicks, trajectories=earlier.trajectories
-        )
+        done = replace(earlier, theta=[], log_eta=[])
         z = earlier.z if earlier.trajectories else rng.standard_normal((2 * n, chains), dtype=dtype)
         here = self._start(z)
         for trajectory in range(discarded + kept):
@@ -258,6 +296,7 @@ class TargetDensity:
             )
             done.accepted.append(float(accepted.mean()))
             done.trajectories += 1
+            done.kicks_made += done.kicks
             if trajectory >= discarded:
                 done.theta.append(here.theta)
                 done.log_eta.append(here.log_eta)
