@@ -7,7 +7,8 @@ are, and bends where it comes to their poles. So where a spike would stand out o
 is taken to have explained none of the row's counts: a factor (1 + b)^-s, which depends on the level
 of the cell's column alone and is taken for a whole column at once. Of a row without counts this is
 exact; of another it leaves out the chance that a spike is what was counted, which is small as long
-as few are expected. Where many are, they are smooth together, and stay with the other cells.
+as few are expected. Where many are, or their shapes are not so tiny, they are smooth together and
+stay with the other cells.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from gsb3se.simplex import Vector
 _TINY_SHAPE = 0.01  # of a Gamma that is zero or a spike
 _STANDS_OUT = 0.2  # b, in sds of the row's count
 _EXPLAINED = 0.25  # of a row's count, that other cells are expected to give
-_MANY = 1.0  # spikes expected in the median row from which they are smooth together
+_MANY, _SOME = 1.0, 0.25  # spikes expected in the median row from which they are smooth together,
+_LARGER_SHAPE = 0.003  # some of them if their shapes are so large on average
 
 Array = NDArray[Any]
 
@@ -36,7 +38,7 @@ class Spikes:
 
     Attributes:
         cells: (K, K) which cells they are; rate: (K, K) their means, zero elsewhere.
-        expected: how many spikes the median row with counts would have.
+        expected: how many spikes are left out of the median row with counts.
         shape, scale: (K, 1) of the spiky cells of a column, taken together.
     """
 
@@ -48,12 +50,15 @@ class Spikes:
         stands_out = level * variance > noise[:, None] * rate
         self.cells = (rate * rate < _TINY_SHAPE * variance) & (stands_out | ~counted[:, None])
         shape = np.where(self.cells, rate * (rate / variance), 0)
-        expected = (shape * np.log1p(level * (variance / rate))).sum(axis=1)
-        self.expected = float(np.median(expected[counted])) if counted.any() else 0.0
         # A row that nothing else explains has a spike, and keeps its cells.
         kept = np.where(self.cells, 0, rate) @ level < _EXPLAINED * target
-        if self.expected > _MANY:
-            kept |= counted
+        expected = (shape * np.log1p(level * (variance / rate)))[counted]
+        self.expected = float(np.median(expected.sum(axis=1))) if counted.any() else 0.0
+        if self.expected > _SOME:
+            typical = float((expected * shape[counted]).sum() / expected.sum())
+            if self.expected > _MANY or typical > _LARGER_SHAPE:
+                kept |= counted
+                self.expected = 0.0
         self.cells[kept], shape[kept] = False, 0
         self.rate = np.where(self.cells, rate, 0)
         whole = shape.sum(axis=0)
