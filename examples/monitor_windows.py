@@ -48,9 +48,7 @@ def main(picture: Path, windows: int, rows: int, seed: int) -> None:
     graph = gs.LabelGraph.from_class_means(images[:300], digits[:300], k=4)
 
     began = time.perf_counter()
-    posteriors = gs.estimate(
-        counts, graph, targets=targets, prior=gs.Prior.anchored(), backend="amortized"
-    )
+    posteriors = gs.estimate(counts, graph, targets=targets, backend="amortized")
     bands = np.array([posterior.quantile([0.05, 0.5, 0.95]) for posterior in posteriors])
     seconds = time.perf_counter() - began
     inside = np.mean((bands[:, 0] <= truth) & (truth <= bands[:, 2]))

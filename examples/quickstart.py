@@ -46,7 +46,7 @@ for name, estimate in {
 print(f"{'truth':13s} {'':14s}   even digits {drawn.realised[::2].sum():.3f}")
 
 # The posterior: the same shares with their uncertainty, and a status that says what to know of it.
-post = gs.estimate(counts, graph, prior=gs.Prior.anchored())
+post = gs.estimate(counts, graph)
 print(post.summary())
 low, high = post.interval(0.9)
 held = ((low <= drawn.realised) & (drawn.realised <= high)).sum()

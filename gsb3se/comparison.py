@@ -123,7 +123,7 @@ def compare(
     counts: ShiftCounts,
     graph: LabelGraph | None = None,
     *,
-    prior: Prior | None = None,
+    prior: Prior | str | None = None,
     backends: Sequence[str | Backend] | Mapping[str, str | Backend] = DEFAULT_BACKENDS,
     point_estimates: Sequence[str] = POINT_ESTIMATES,
     reference: HMC | None = None,

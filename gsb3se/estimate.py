@@ -95,7 +95,7 @@ def estimate(
     graph: LabelGraph | None = ...,
     *,
     targets: None = ...,
-    prior: Prior | None = ...,
+    prior: Prior | str | None = ...,
     backend: str | Backend = ...,
     seed: int | np.random.Generator = ...,
     strict: bool = ...,
@@ -108,7 +108,7 @@ def estimate(
     graph: LabelGraph | Sequence[LabelGraph] | None = ...,
     *,
     targets: None = ...,
-    prior: Prior | None = ...,
+    prior: Prior | str | None = ...,
     backend: str | Backend = ...,
     seed: int | np.random.Generator = ...,
     strict: bool = ...,
@@ -121,7 +121,7 @@ def estimate(
     graph: LabelGraph | None = ...,
     *,
     targets: Iterable[ArrayLike],
-    prior: Prior | None = ...,
+    prior: Prior | str | None = ...,
     backend: str | Backend = ...,
     seed: int | np.random.Generator = ...,
     strict: bool = ...,
@@ -133,7 +133,7 @@ def estimate(
     graph: LabelGraph | Sequence[LabelGraph] | None = None,
     *,
     targets: Iterable[ArrayLike] | None = None,
-    prior: Prior | None = None,
+    prior: Prior | str | None = None,
     backend: str | Backend = DEFAULT_BACKEND,
     seed: int | np.random.Generator = 0,
     strict: bool = False,
@@ -147,7 +147,8 @@ def estimate(
             list of counts one for all, or as many.
         targets: (K,) target counts, one vector a window, to be inferred in place of the counts'
             own; the work on the validation counts is done once where the backend can.
-        prior: the hyper-priors; None for the paper's ``Prior()``.
+        prior: the hyper-priors, or "anchored" (as None) or "paper": ``Prior.anchored()``, whose
+            columns are centred on a classifier that is mostly right, and ``Prior()``, the paper's.
         backend: a backend object such as ``gs.HMC(draws=2000)``, or a name: "structured", "hmc",
             "newton", "laplace", "variational", "amortized".
         seed: seed or generator, the only source of randomness.
@@ -191,7 +192,7 @@ def estimate(
 def _problems(
     counts: ShiftCounts | Sequence[ShiftCounts],
     graph: LabelGraph | Sequence[LabelGraph] | None,
-    prior: Prior | None,
+    prior: Prior | str | None,
     targets: Iterable[ArrayLike] | None,
 ) -> list[Problem]:
     """A problem for each of several counts."""

@@ -96,7 +96,7 @@ def log_joint(problem: Problem, latents: Latents, tau: Strengths) -> float:
     Add log tau_q + log tau_C for the density in log tau.
 
     >>> from gsb3se import ShiftCounts
-    >>> problem = Problem(ShiftCounts([[9, 2], [1, 8]], [30, 70]))
+    >>> problem = Problem(ShiftCounts([[9, 2], [1, 8]], [30, 70]), prior="paper")
     >>> round(log_joint(problem, Latents(np.zeros(2), np.zeros((2, 2))), Strengths(1.0, 1.0)), 6)
     -23.183134
     """

@@ -54,6 +54,23 @@ class Prior:
         """The hierarchy whose columns are centred on alpha e_i + beta W[:, i]."""
         return cls(a_q, b_q, a_C, b_C, anchor_sd)
 
+    @classmethod
+    def of(cls, prior: Prior | str | None) -> Prior:
+        """A prior from its name, "anchored" or "paper"; None is the default, anchored.
+
+        >>> Prior.of("paper") == Prior(), Prior.of(None) == Prior.anchored()
+        (True, True)
+        """
+        if isinstance(prior, cls):
+            return prior
+        if prior is None or prior == "anchored":
+            return cls.anchored()
+        if prior == "paper":
+            return cls()
+        if isinstance(prior, str):
+            raise ValueError(f"unknown prior {prior!r}: expected 'anchored', 'paper' or a gs.Prior")
+        raise TypeError(f"prior must be 'anchored', 'paper' or a gs.Prior; got {prior!r}")
+
     @property
     def is_anchored(self) -> bool:
         """Whether alpha and beta are part of the model."""

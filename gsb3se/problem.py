@@ -65,7 +65,7 @@ class Problem:
     Args:
         counts: the data.
         graph: the label graph; None for the exchangeable one.
-        prior: the hyper-priors.
+        prior: the hyper-priors, or their name, "anchored" or "paper"; None is anchored.
     """
 
     counts: ShiftCounts
@@ -73,17 +73,17 @@ class Problem:
     prior: Prior
 
     def __init__(
-        self, counts: ShiftCounts, graph: LabelGraph | None = None, prior: Prior | None = None
+        self,
+        counts: ShiftCounts,
+        graph: LabelGraph | None = None,
+        prior: Prior | str | None = None,
     ) -> None:
         if not isinstance(counts, ShiftCounts):
             raise TypeError(f"counts must be ShiftCounts; got {type(counts).__name__}")
         graph = LabelGraph.exchangeable(counts.n_classes) if graph is None else graph
-        prior = Prior() if prior is None else prior
-        if not isinstance(graph, LabelGraph) or not isinstance(prior, Prior):
-            raise TypeError(
-                f"graph must be a LabelGraph and prior a Prior; got {type(graph).__name__} and "
-                f"{type(prior).__name__}"
-            )
+        prior = Prior.of(prior)
+        if not isinstance(graph, LabelGraph):
+            raise TypeError(f"graph must be a LabelGraph; got {type(graph).__name__}")
         if graph.n_classes != counts.n_classes:
             raise ValueError(
                 f"the counts have {counts.n_classes} classes and the graph {graph.n_classes}: "

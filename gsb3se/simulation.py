@@ -39,7 +39,7 @@ class Simulation:
 
 def simulate(
     graph: LabelGraph,
-    prior: Prior,
+    prior: Prior | str,
     n_source: int | ArrayLike,
     n_target: int,
     seed: int | np.random.Generator,
@@ -48,7 +48,7 @@ def simulate(
 
     Args:
         graph: the label graph.
-        prior: the hyper-priors, paper or anchored.
+        prior: the hyper-priors, or "paper" or "anchored".
         n_source: validation rows of each class, one number or (K,).
         n_target: target predictions.
         seed: seed or generator.
@@ -56,7 +56,7 @@ def simulate(
     >>> simulate(LabelGraph.exchangeable(3), Prior(), n_source=50, n_target=200, seed=0).counts
     ShiftCounts(3 classes, 150 validation rows, 200 target predictions)
     """
-    rng = np.random.default_rng(seed)
+    rng, prior = np.random.default_rng(seed), Prior.of(prior)
     n_classes = graph.n_classes
     n_target = as_whole_number(n_target, "n_target", least=1)
     sizes = np.asarray(n_source)

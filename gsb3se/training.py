@@ -70,7 +70,7 @@ class LabelShiftMetric(Metric):
         self,
         num_classes: int,
         graph: LabelGraph | None = None,
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         backend: str | Backend = DEFAULT_BACKEND,
         labels: Iterable[Label] | None = None,
         *,
@@ -82,7 +82,7 @@ class LabelShiftMetric(Metric):
         self.num_classes = as_whole_number(num_classes, "num_classes", least=2)
         names = range(num_classes) if labels is None else labels
         self.labels = as_labels(names, self.num_classes)
-        self.graph, self.prior, self.backend = graph, prior, backend
+        self.graph, self.prior, self.backend = graph, Prior.of(prior), backend
         self.seed, self.validate_args = seed, validate_args
         zeros = torch.zeros(self.num_classes, dtype=torch.int64)
         self.add_state("target_counts", zeros, dist_reduce_fx="sum", persistent=True)

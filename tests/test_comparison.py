@@ -152,7 +152,7 @@ def test_a_hash_tells_graphs_and_counts_apart():
     graphs = [None, gs.LabelGraph.from_weights(weights), gs.LabelGraph.from_weights(2 * weights)]
     problems = [gs.Problem(COUNTS, graph) for graph in graphs]
     moved = gs.ShiftCounts(COUNTS.confusion.toarray().T, COUNTS.target)
-    problems += [gs.Problem(moved), gs.Problem(COUNTS, None, gs.Prior.anchored())]
+    problems += [gs.Problem(moved), gs.Problem(COUNTS, None, gs.Prior())]
     hashes = {results_cache.content_hash(problem, "x") for problem in problems}
     hashes.add(results_cache.content_hash(problems[0], "y"))
     assert len(hashes) == 6

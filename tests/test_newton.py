@@ -119,7 +119,8 @@ def test_a_column_that_only_the_target_holds_is_no_saddle():
     """Its own block is indefinite; the whole, with the target's curvature, is not."""
     confusion = [[42, 3, 0, 0, 0], [0, 44, 2, 0, 0], [7, 0, 46, 0, 0], [0, 1, 2, 42, 0],
                  [1, 2, 0, 8, 0]]  # fmt: skip
-    problem, n = Problem(gs.ShiftCounts(confusion, [11, 146, 45, 42, 56])), 5
+    problem = Problem(gs.ShiftCounts(confusion, [11, 146, 45, 42, 56]), prior="paper")
+    n = 5
     fit = marginal_tau(problem, "joint", 1e-8, 100, np.random.default_rng(0))
     latents, tau = fit.mode.latents, fit.tau
     hessian = as_matrix(Curvature(problem, latents, tau).product, n, False)
@@ -145,7 +146,7 @@ def test_huge_counts_run_out_of_digits_gracefully(target):
 
 def test_leaving_a_saddle_is_said():
     """Columns alike, so that any class may be the frequent one."""
-    problem = Problem(gs.ShiftCounts(np.full((3, 3), 200), [172, 99, 29]))
+    problem = Problem(gs.ShiftCounts(np.full((3, 3), 200), [172, 99, 29]), prior="paper")
     post = NewtonCG().infer(problem, np.random.default_rng(0))
     assert post.diagnostics.status is gs.Status.SEVERAL_MODES
     assert "hmc" in post.diagnostics.message

@@ -38,9 +38,9 @@ def test_other_things_are_not_taken_for_counts_graph_or_prior():
     counts = gs.ShiftCounts(np.eye(2, dtype=int), [1, 1])
     with pytest.raises(TypeError, match="counts must be ShiftCounts; got int"):
         Problem(5)
-    with pytest.raises(TypeError, match="got int and Prior"):
+    with pytest.raises(TypeError, match="graph must be a LabelGraph; got int"):
         Problem(counts, 5)
-    with pytest.raises(TypeError, match="got LabelGraph and int"):
+    with pytest.raises(TypeError, match=r"prior must be .* got 5"):
         Problem(counts, prior=5)
 
 

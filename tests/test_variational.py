@@ -320,7 +320,7 @@ def test_what_cannot_run_says_so_before_the_work(monkeypatch):
 def test_its_progress_is_shown(capsys):
     counts = gs.ShiftCounts([[30, 4], [2, 25]], [60, 40])
     shown = gs.Variational(draws=50, max_steps=100, layers=0, progress=True)
-    gs.estimate(counts, backend=shown)
+    gs.estimate(counts, prior="paper", backend=shown)
     told = capsys.readouterr().err
     assert "ELBO" in told and "draws" in told
 

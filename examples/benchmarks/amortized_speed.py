@@ -53,7 +53,7 @@ def main(
     few = simulate_classifier(classes, labels, 20 * classes, seed)
     hmc = gs.HMC(chains=2, warmup=warmup, draws=draws, progress=False)
     began = time.perf_counter()
-    reference = gs.estimate(few.counts, few.graph, backend=hmc)
+    reference = gs.estimate(few.counts, few.graph, prior="paper", backend=hmc)
     effective = reference.diagnostics.figures["bulk_ess_min"]
     sampled = (time.perf_counter() - began) * 400 / effective
     ours = best(lambda: summed_up(few), repeats)
@@ -89,7 +89,7 @@ def best(call: Callable[[], object], repeats: int) -> float:
 
 def infer(case, targets=None, backend: str = "amortized") -> object:
     """The posterior, or those of many windows."""
-    return gs.estimate(case.counts, case.graph, targets=targets, backend=backend)
+    return gs.estimate(case.counts, case.graph, targets=targets, prior="paper", backend=backend)
 
 
 def summed_up(case, backend: str = "amortized") -> object:

@@ -51,7 +51,9 @@ def good_classifier(n: int, seed: int) -> gs.Problem:
     confusion = 0.8 * np.eye(n) + 0.15 * near / near.sum(axis=0) + 0.05 / n
     q = gs.shifts.dirichlet(n, 1.0, rng)
     columns = np.column_stack([rng.multinomial(50, c) for c in confusion.T])
-    return gs.Problem(gs.ShiftCounts(columns, rng.multinomial(10_000, confusion @ q)), graph)
+    return gs.Problem(
+        gs.ShiftCounts(columns, rng.multinomial(10_000, confusion @ q)), graph, "paper"
+    )
 
 
 def timed(run: Callable[[int], np.ndarray], seed: int) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def main(
     wholes = []
     for n in classes:
         counts, graph, q = simulated(n, seed)
-        problem = gs.Problem(counts, None if exchangeable else graph)
+        problem = gs.Problem(counts, None if exchangeable else graph, "paper")
         source, first, again, posterior = timed(problem, seed, second)
         wholes.append(source + first)
         table.add_row(

@@ -18,7 +18,6 @@ from gsb3se.errors import MissingExtra, require
 from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, estimate
 from gsb3se.graph import LabelGraph
 from gsb3se.posterior import Posterior
-from gsb3se.prior import Prior
 from gsb3se.simplex import Matrix, Vector
 
 _LEAST_LOG_PROBABILITY = -30.0  # naive Bayes is sure beyond all digits
@@ -83,9 +82,7 @@ def demo(seed: int, train: int, validation: int, alpha: float, backend: str, plo
         )
         _show(made, _estimates(made))
         with console.status(f"inferring the posterior by {backend}"):
-            posterior = estimate(
-                made.counts, made.graph, prior=Prior.anchored(), backend=backend, seed=seed
-            )
+            posterior = estimate(made.counts, made.graph, backend=backend, seed=seed)
         _show_posterior(made, posterior)
         _draw(made, posterior, plot)
 

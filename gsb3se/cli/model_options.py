@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         with plain_speech():
-            make = Prior.anchored if prior == "anchored" else Prior
-            made, hmc = make(a_q, b_q, a_c, b_c), HMC(chains, warmup, draws)
+            made = replace(Prior.of(prior), a_q=a_q, b_q=b_q, a_C=a_c, b_C=b_c)
+            hmc = HMC(chains, warmup, draws)
         return command(prior=made, hmc=hmc, **others)
 
     options = (
@@ -56,9 +57,10 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--prior",
             type=click.Choice(["paper", "anchored"]),
-            default="paper",
+            default="anchored",
             show_default=True,
-            help="anchored: the columns are centred on the right and on similar labels.",
+            help="anchored: a classifier is taken to be mostly right, and wrong most often among "
+            "similar labels.",
         ),
         click.option("--a-q", default=1.0, show_default=True, help="Gamma shape of tau_q."),
         click.option("--b-q", default=1.0, show_default=True, help="Gamma rate of tau_q."),

@@ -99,7 +99,7 @@ class Structured:
         self,
         confusion: ArrayLike,
         graph: LabelGraph | None = None,
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         labels: tuple[Label, ...] | None = None,
     ) -> Source:
         """All work that depends on the validation counts alone.
