@@ -9,7 +9,6 @@
 from gsb3se import adaptation, baselines, diagnostics, geometry, shifts
 from gsb3se.comparison import Comparison, compare
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import GSB3SEWarning
 from gsb3se.estimate import InferenceError, estimate
 from gsb3se.graph import LabelGraph
@@ -22,6 +21,7 @@ from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.simulation import simulate
+from gsb3se.status import Diagnostics, Status
 
 __version__ = "0.1.0"
 __all__ = [

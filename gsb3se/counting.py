@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gsb3se.counts import MOST_IN_ALL
 from gsb3se.errors import require, some_of
-from gsb3se.files import check_columns
+from gsb3se.files import check_columns, is_panic, read_npz
 from gsb3se.labels import Label, as_integer, more_than_once
 
 if TYPE_CHECKING:
@@ -118,13 +118,26 @@ class Groups:
 
     @classmethod
     def from_bytes(cls, content: bytes, labels: tuple[Label, ...]) -> Groups:
-        """What :meth:`to_bytes` gave."""
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            keys = require("polars", extra="batch").read_parquet(
-                io.BytesIO(found["keys"].tobytes())
-            )
-            arrays = (found["starts"], found["codes"], found["times"])
-            return cls(keys, *arrays, tuple(found["strangers"].tolist()), labels)
+        """What :meth:`to_bytes` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        polars = require("polars", extra="batch")
+        found = read_npz(io.BytesIO(content))
+        keys = polars.read_parquet(io.BytesIO(found["keys"].tobytes()))
+        starts, times = (found[name].astype(np.int64) for name in ("starts", "times"))
+        codes = found["codes"].astype(np.int32)
+        strangers = tuple(found["strangers"].tolist())
+        ordered = len(starts) > 1 and starts[0] == 0 and (np.diff(starts) >= 0).all()
+        known = not len(codes) or (
+            codes.min() >= -2 - len(strangers) and codes.max() < len(labels) and times.min() >= 0
+        )
+        if not ordered or not known or not starts[-1] == len(codes) == len(times):
+            raise ValueError("the counts of the groups do not fit together")
+        if keys.width and keys.height != len(starts) - 1:
+            raise ValueError("the groups do not fit their counts")
+        return cls(keys, starts, codes, times, strangers, labels)
 
 
 def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -136,7 +149,9 @@ def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     found: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
-            inside = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES)
+            inside = sorted(
+                path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file()
+            )
             here = [path for path in inside if not _is_hidden(path.relative_to(source))]
             if not here:
                 raise ValueError(f"the folder {source} has no .parquet or .csv file")
@@ -172,7 +187,9 @@ def count_predictions(
     for block in _csv_blocks(files) if csv else _parquet_blocks(files, columns, counted):
         try:
             counted.add(_counted(polars, block, columns, csv))
-        except polars.exceptions.PolarsError as error:
+        except BaseException as error:
+            if not isinstance(error, polars.exceptions.PolarsError) and not is_panic(error):
+                raise
             _refuse(block.files, error)
     if not counted.keys:
         raise ValueError(f"{_named(files)} no rows")
@@ -300,7 +317,7 @@ def _as_count(polars: Any, name: str, kind: Any) -> tuple[Any, Any]:
     return column.cast(polars.Int64, strict=False), valid.fill_null(False)
 
 
-def _refuse(files: Sequence[Path], error: Exception) -> NoReturn:
+def _refuse(files: Sequence[Path], error: BaseException) -> NoReturn:
     told = str(error).strip().splitlines()[0]
     raise ValueError(f"{_named(files)} rows that cannot be read: {told}") from None
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from gsb3se.files import compressed, load_arrays, save_arrays
+from gsb3se.files import compressed, load_arrays, save_arrays, whole
 from gsb3se.frames import check_same_rows, column_names, in_order_of
 from gsb3se.labels import (
     Label,
@@ -244,7 +244,8 @@ class ShiftCounts:
     def load(cls, path: str | os.PathLike[str]) -> ShiftCounts:
         """Load what :meth:`save` wrote."""
         arrays = load_arrays(path, "ShiftCounts", "data", "indices", "indptr", "target", "labels")
-        return cls.from_arrays(arrays)
+        with whole(path):
+            return cls.from_arrays(arrays)
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any]) -> ShiftCounts:

@@ -7,6 +7,8 @@ from importlib import import_module
 from numbers import Integral
 from types import ModuleType
 
+_LONGEST_SHOWN = 80  # letters of an item in a message
+
 
 class GSB3SEWarning(UserWarning):
     """A result was computed, but the data or the solver leave something to know about it."""
@@ -39,8 +41,12 @@ def some_of(items: Sequence[object], most: int = 5) -> str:
     >>> some_of([3, 1, 4, 1, 5], most=3)
     '3, 1, 4 and 2 more'
     """
-    shown = ", ".join(repr(item) for item in items[:most])
+    shown = ", ".join(_shortened(repr(item)) for item in items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def as_whole_number(value: object, name: str, least: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Diagnostics
 from gsb3se.errors import GSB3SEWarning
 from gsb3se.graph import LabelGraph
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
+from gsb3se.status import Diagnostics
 
 # Where each backend lives; it is imported when it is asked for.
 BACKENDS = {
@@ -171,7 +172,9 @@ def estimate(
     if isinstance(counts, ShiftCounts) and not isinstance(graph, Sequence):
         problem = Problem(counts, graph, prior)
         if targets is None:
-            return _finished(chosen.infer(problem, rng), problem, strict)
+            posterior = _finished(chosen.infer(problem, rng), problem, strict)
+            warn_of([posterior.diagnostics])
+            return posterior
         problems = [
             Problem(problem.counts.with_target(target), problem.graph, problem.prior)
             for target in targets
@@ -186,7 +189,9 @@ def estimate(
         found = (source.infer(window.counts.target, rng) for window in problems)
     else:
         found = (chosen.infer(one, rng) for one in problems)
-    return [_finished(post, one, strict) for post, one in zip(found, problems, strict=True)]
+    posteriors = [_finished(post, one, strict) for post, one in zip(found, problems, strict=True)]
+    warn_of([posterior.diagnostics for posterior in posteriors])
+    return posteriors
 
 
 def _problems(
@@ -213,7 +218,8 @@ def _finished(posterior: Posterior, problem: Problem, strict: bool) -> Posterior
         posterior = replace(
             posterior, labels=counts.labels, n_target=counts.n_target, problem=problem
         )
-    report(posterior.diagnostics, posterior if strict else None)
+    if strict and not posterior.diagnostics.status.is_ok:
+        raise InferenceError(posterior)
     return posterior
 
 
@@ -230,10 +236,16 @@ def as_backend(backend: str | Backend) -> Backend:
     return backend
 
 
-def report(diagnostics: Diagnostics, strict_posterior: Posterior | None) -> None:
-    """Warn of a status that is not ok, or raise it."""
-    if diagnostics.status.is_ok:
+def warn_of(found: Sequence[Diagnostics]) -> None:
+    """Warn of statuses that are not ok: once, however many there are."""
+    bad = [place for place, each in enumerate(found) if not each.status.is_ok]
+    if not bad:
         return
-    if strict_posterior is not None:
-        raise InferenceError(strict_posterior)
-    warnings.warn(diagnostics.message, GSB3SEWarning, stacklevel=4)
+    message = found[bad[0]].message
+    if len(found) > 1:
+        statuses = Counter(found[place].status.value for place in bad)
+        told = ", ".join(f"{n} {status}" for status, n in statuses.most_common())
+        message = (
+            f"of {len(found)} posteriors {told}; the first of them, number {bad[0]}: {message}"
+        )
+    warnings.warn(message, GSB3SEWarning, stacklevel=3)

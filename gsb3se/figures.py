@@ -15,7 +15,7 @@ from scipy import sparse
 
 from gsb3se.errors import require
 from gsb3se.graph import IdentityPlusOnes, LabelGraph
-from gsb3se.labels import Label
+from gsb3se.labels import Label, printable
 from gsb3se.simplex import Matrix, Vector
 
 INK = "#3b3f46"
@@ -248,7 +248,7 @@ def drift_shares(drift: Drift) -> Any:
 
 def name_of(label: Label, longest: int = _LONGEST_NAME) -> str:
     """A label as matplotlib shall show it: not too long, and no formula."""
-    text = str(label)
+    text = printable(label)
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return no_formula(text)
@@ -256,7 +256,7 @@ def name_of(label: Label, longest: int = _LONGEST_NAME) -> str:
 
 def no_formula(label: Label) -> str:
     """A label as text in which matplotlib sees no formula."""
-    return str(label).replace("$", r"\$")
+    return printable(label).replace("$", r"\$")
 
 
 def _window_ticks(axes: Any, names: list[str], most: int = 5) -> None:

@@ -7,48 +7,68 @@ import io
 import json
 import math
 import os
-import tempfile
+import secrets
+import stat
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from scipy import sparse
 
-from gsb3se.errors import some_of
+from gsb3se.errors import MissingExtra, some_of
 
 FORMAT_VERSION = 1
+_PLAIN = "biufcSU"  # kinds of plain values
+_LARGE, _MOST_EXPANDED = 1 << 28, 100  # bytes; times their size, that packed arrays may have
+_LONGEST_TOLD = 500  # letters of a message
+_LONGEST_STEM = 200  # of a name, so that there is room for more
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Let ``write`` fill a file beside ``path``, then rename it into place.
 
-    A reader sees the old file or the whole new one, never a part of it.
+    A reader sees the old file or the whole new one, never a part of it, and so it is after a loss
+    of power. A file that is replaced keeps its mode; a new one has that of any new file.
     """
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    beside = path.with_name(f".{path.name[:_LONGEST_STEM]}.{secrets.token_hex(6)}")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-    beside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        umask = os.umask(0)
-        os.umask(umask)
-        beside.chmod(0o666 & ~umask)  # mkstemp is private; give the file its usual rights
+            file.flush()
+            os.fsync(file.fileno())
         try:
+            if path.exists():
+                beside.chmod(stat.S_IMODE(path.stat().st_mode))
             beside.replace(path)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a renaming last; not every system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -101,17 +121,48 @@ def load_arrays(
     path: str | os.PathLike[str], kind: str, *required: str
 ) -> dict[str, NDArray[np.generic]]:
     """Load what :func:`save_arrays` wrote for this kind; pickles are refused."""
-    arrays = read_npz(path)
-    found = str(arrays.get("kind", "unknown"))
+    about = read_npz(path, ("kind", "version"))
+    found = str(about.get("kind", "unknown"))
     if found != kind:
-        raise ValueError(f"{path} holds no {kind}: its kind is {found!r}")
-    if int(arrays.get("version", 0)) > FORMAT_VERSION:
+        raise ValueError(f"{path} holds no {kind}: its kind is {some_of([found])}")
+    version = about.get("version", np.array(0))
+    if version.shape != () or version.dtype.kind not in "iu":
+        raise ValueError(f"{path} is damaged: its format version is no number")
+    if int(version) > FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {int(arrays['version'])} and this gsb3se reads up to "
+            f"{path} has format version {int(version)} and this gsb3se reads up to "
             f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
         )
+    arrays = read_npz(path)
     check_present(path, arrays, *required)
     return arrays
+
+
+@contextmanager
+def whole(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's doing: it ends as one ValueError that names it."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except KeyError as missing:
+        raise ValueError(f"{path} is damaged: it lacks {missing}") from None
+    except MemoryError:
+        raise ValueError(f"{path} is damaged, or too large for this machine's memory") from None
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        told = "".join(str(error).strip().splitlines()[:1])[:_LONGEST_TOLD]
+        if told.startswith(str(path)):
+            raise ValueError(told) from None
+        raise ValueError(f"{path} is damaged: {told or type(error).__name__}") from None
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust gave up; what it raises then is no Exception."""
+    return type(error).__name__ == "PanicException"
 
 
 def check_present(
@@ -149,19 +200,87 @@ def compressed(
     return matrix
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
-    """All arrays of an NPZ file; object arrays, which would be pickles, are refused."""
-    archive = _load(path, np.lib.npyio.NpzFile, "an NPZ file of plain arrays")
-    with archive:
-        try:
-            return {name: archive[name] for name in archive.files}
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
-            raise ValueError(f"{path} is not an NPZ file of plain arrays") from None
+def names_in_npz(path: str | os.PathLike[str]) -> list[str]:
+    """The names of an NPZ file's arrays."""
+    with _opened_npz(path) as archive:
+        return [_array_name(entry) for entry in archive.infolist()]
+
+
+def read_npz(
+    path: str | os.PathLike[str] | BinaryIO, wanted: Collection[str] | None = None
+) -> dict[str, NDArray[np.generic]]:
+    """Arrays of an NPZ file; object arrays, which would be pickles, are refused.
+
+    Args:
+        wanted: the names of those to read, where they are there; None for all of them.
+    """
+    found: dict[str, NDArray[np.generic]] = {}
+    with _opened_npz(path) as archive:
+        entries = {
+            _array_name(entry): entry
+            for entry in archive.infolist()
+            if wanted is None or _array_name(entry) in wanted
+        }
+        packed = sum(entry.compress_size for entry in entries.values())
+        size = sum(entry.file_size for entry in entries.values())
+        if size > _LARGE and size > _MOST_EXPANDED * packed:
+            raise ValueError(
+                f"{path} would grow from {packed / 1e6:.3g} MB to {size / 1e9:.3g} GB: it is "
+                "damaged, or made to fill the memory"
+            )
+        for name, entry in entries.items():
+            try:
+                with archive.open(entry) as file:
+                    found[name] = _read_array(file, entry.file_size)
+            except Exception as error:
+                raise _not_plain(path, f"an NPZ file of plain arrays ({name!r}", error) from None
+    return found
 
 
 def read_npy(path: str | os.PathLike[str]) -> NDArray[np.generic]:
     """The array of an NPY file; an object array, which would be a pickle, is refused."""
-    return _load(path, np.ndarray, "an NPY file of a plain array")
+    with Path(path).open("rb") as file:
+        try:
+            return _read_array(file, os.fstat(file.fileno()).st_size)
+        except Exception as error:
+            raise _not_plain(path, "an NPY file of a plain array (its array", error) from None
+
+
+def _opened_npz(path: str | os.PathLike[str] | BinaryIO) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except OSError:
+        raise
+    except Exception:
+        raise ValueError(f"{path} is not an NPZ file of plain arrays") from None
+
+
+def _array_name(entry: zipfile.ZipInfo) -> str:
+    return entry.filename.removesuffix(".npy")
+
+
+def _read_array(file: IO[bytes], size: int) -> NDArray[np.generic]:
+    """A plain array from an open NPY file of a size that must be what its header says."""
+    version = npy.read_magic(file)
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in read_header:
+        raise ValueError(f"its version {version} is unknown")
+    shape, column_major, dtype = read_header[version](file)
+    if dtype.kind not in _PLAIN or dtype.itemsize == 0:
+        raise ValueError(f"it holds values of type {dtype}")
+    values = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or values != size - file.tell():
+        raise ValueError(f"{size - file.tell()} bytes are no array of {dtype} of shape {shape}")
+    content = file.read(values)
+    if len(content) != values:
+        raise ValueError("it ends too early")
+    array = np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if column_major else "C")
+    return array.astype(dtype.newbyteorder("="))
+
+
+def _not_plain(path: object, what: str, error: Exception) -> ValueError:
+    told = "is too large" if isinstance(error, MemoryError) else f"cannot be read: {error}"
+    return ValueError(f"{path} is not {what} {told})")
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -170,13 +289,3 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
-
-
-def _load(path: str | os.PathLike[str], kind: type, expected: str) -> Any:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError):
-        loaded = None  # numpy's own message would suggest to unpickle the file
-    if not isinstance(loaded, kind):
-        raise ValueError(f"{path} is not {expected}")
-    return loaded

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gsb3se.errors import as_whole_number, some_of
-from gsb3se.files import check_present, compressed, load_arrays, save_arrays
+from gsb3se.files import check_present, compressed, load_arrays, save_arrays, whole
 from gsb3se.frames import column_names, in_order_of, row_names
 from gsb3se.labels import Label, as_labels, same_names
 from gsb3se.neighbours import (
@@ -26,6 +26,7 @@ from gsb3se.neighbours import (
 from gsb3se.taxonomy import Parents, read_taxonomy
 
 _LEAST_WEIGHT = 1e-3  # of a built edge; across a lighter one the prior is all but improper
+_LEAST_TIE = 0.1  # of an edge that ties groups of a tree together
 _NEGLIGIBLE_WEIGHT = 1e-8  # of a given edge; a lighter one is none
 _DENSE_EIGENVALUES = 200
 _FIELD_BLOCK_BYTES = 1 << 26
@@ -183,17 +184,26 @@ class LabelGraph:
                 to its nearest relatives in any case.
             labels: which nodes are labels, in order; by default those that are nobody's parent.
 
-        Lengths are heights of common ancestors; weights and bridges as in :meth:`knn`.
+        Lengths are heights of common ancestors; weights and bridges as in :meth:`knn`. Every label
+        is also tied to a few from the wider families it belongs to, by edges that weigh at least
+        0.1.
 
-        >>> LabelGraph.from_taxonomy(["pet", "pet", "farm", "farm"], k=1)
-        LabelGraph(4 labels, 3 edges, 1 of them to join its parts)
+        >>> LabelGraph.from_taxonomy(["pet", "pet", "farm", "farm"], k=1).n_edges
+        6
         """
         tree = read_taxonomy(parents, labels)
-        edges, lengths = tree.edges(as_whole_number(k, "k", least=1))
-        bridges, bridge_lengths = tree.bridges(components(edges, len(tree.labels))[1])
-        return cls._from_lengths(
-            len(tree.labels), edges, lengths, bridges, bridge_lengths, tree.labels
-        )
+        k, n = as_whole_number(k, "k", least=1), len(tree.labels)
+        near, lengths = tree.edges(k)
+        ties, tie_lengths = tree.ties(k, near)
+        bridges, bridge_lengths = tree.bridges(components(np.concatenate([near, ties]), n)[1])
+        scale = _typical(lengths)
+        weights = [
+            _weights(lengths, scale, _LEAST_WEIGHT),
+            _weights(tie_lengths, scale, _LEAST_TIE),
+            _weights(bridge_lengths, scale, _LEAST_TIE),
+        ]
+        edges = np.concatenate([near, ties, bridges])
+        return cls._from_edges(n, edges, np.concatenate(weights), bridges, tree.labels)
 
     @classmethod
     def from_names(
@@ -243,13 +253,20 @@ class LabelGraph:
         labels: Iterable[Label] | None,
     ) -> LabelGraph:
         """W = exp(-d^2 / sigma^2), sigma the median of the positive edge lengths."""
-        positive = lengths[lengths > 0]
-        sigma = np.median(positive) if len(positive) else 1.0
-        every = np.concatenate([edges, bridges])
-        squared = (np.concatenate([lengths, bridge_lengths]) / sigma) ** 2
-        upper = sparse.coo_array(
-            (np.maximum(np.exp(-squared), _LEAST_WEIGHT), (every[:, 0], every[:, 1])), shape=(n, n)
-        )
+        every = np.concatenate([lengths, bridge_lengths])
+        weights = _weights(every, _typical(lengths), _LEAST_WEIGHT)
+        return cls._from_edges(n, np.concatenate([edges, bridges]), weights, bridges, labels)
+
+    @classmethod
+    def _from_edges(
+        cls,
+        n: int,
+        edges: Edges,
+        weights: NDArray[np.float64],
+        bridges: Edges,
+        labels: Iterable[Label] | None,
+    ) -> LabelGraph:
+        upper = sparse.coo_array((weights, (edges[:, 0], edges[:, 1])), shape=(n, n))
         return cls._checked(upper + upper.T, labels, bridges)
 
     @classmethod
@@ -416,7 +433,8 @@ class LabelGraph:
     def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
         """Load what :meth:`save` wrote."""
         arrays = load_arrays(path, "LabelGraph", "n_classes", "exchangeable", "bridges")
-        return cls.from_arrays(arrays, path)
+        with whole(path):
+            return cls.from_arrays(arrays, path)
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any], path: str | os.PathLike[str]) -> LabelGraph:
@@ -431,6 +449,16 @@ class LabelGraph:
         if not all(0 <= i < n and 0 <= j < n for i, j in bridges):
             raise ValueError(f"{path} is damaged: a bridge names a label beyond the {n} it has")
         return replace(loaded, bridges=bridges)
+
+
+def _typical(lengths: NDArray[np.float64]) -> float:
+    """The median of the positive lengths."""
+    positive = lengths[lengths > 0]
+    return float(np.median(positive)) if len(positive) else 1.0
+
+
+def _weights(lengths: NDArray[np.float64], scale: float, least: float) -> NDArray[np.float64]:
+    return np.maximum(np.exp(-((lengths / scale) ** 2)), least)
 
 
 def _points(embeddings: ArrayLike, normalise: bool) -> NDArray[np.float64]:

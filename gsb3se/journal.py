@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -62,19 +63,26 @@ class Journal:
             raise ValueError(
                 f"unfinished work lies in {path}: --resume goes on with it; delete it to start anew"
             )
-        # Autocommit: transactions are begun where they belong.
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=0.2)
+        try:  # autocommit: transactions are begun where they belong
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=0.2)
+        except sqlite3.Error as error:
+            raise ValueError(f"{path} cannot be written: {error}") from None
         try:
-            self._begin(plan)
-        except sqlite3.OperationalError as error:
-            self._connection.close()
-            raise ValueError(f"{path}: {error}; is another run at work on it?") from None
-        except sqlite3.DatabaseError as error:
-            self._connection.close()
-            raise ValueError(f"{path} holds no unfinished work ({error}): delete it") from None
+            with self._whole():
+                self._begin(plan)
         except BaseException:
             self._connection.close()
             raise
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What the database cannot do ends as one sentence about its file."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise ValueError(f"{self.path}: {error}; is another run at work on it?") from None
+        except sqlite3.Error as error:
+            raise ValueError(f"{self.path} holds no unfinished work ({error}): delete it") from None
 
     def _begin(self, plan: Mapping[str, str]) -> None:
         """Lock the file; write the plan, or check that it is the one that was written."""
@@ -102,44 +110,50 @@ class Journal:
     @property
     def counted(self) -> bytes | None:
         """The counts of all groups, if they were kept."""
-        row = self._connection.execute("select content from counted").fetchone()
-        return None if row is None else row[0]
+        with self._whole():
+            row = self._connection.execute("select content from counted").fetchone()
+        return None if row is None else bytes(row[0])
 
     def keep_counted(self, content: bytes) -> None:
         """Keep the counts of all groups."""
-        self._connection.execute("insert into counted values (?)", (content,))
+        with self._whole():
+            self._connection.execute("insert into counted values (?)", (content,))
 
     def finished(self) -> set[int]:
         """Places of the groups that need not be inferred again."""
-        return {place for (place,) in self._connection.execute("select place from results")}
+        with self._whole():
+            return {place for (place,) in self._connection.execute("select place from results")}
 
     def keep(self, results: Iterable[tuple[int, GroupResult]]) -> None:
         """Keep finished groups, all of them or, should the process die, none."""
-        self._connection.execute("begin")
-        self._connection.executemany(
-            "insert into results values (?, ?, ?, ?, ?, ?)",
-            (
-                (place, *found[:4], None if found.numbers is None else found.numbers.tobytes())
-                for place, found in results
-            ),
-        )
-        self._connection.execute("commit")
+        with self._whole():
+            self._connection.execute("begin")
+            self._connection.executemany(
+                "insert into results values (?, ?, ?, ?, ?, ?)",
+                (
+                    (place, *found[:4], None if found.numbers is None else found.numbers.tobytes())
+                    for place, found in results
+                ),
+            )
+            self._connection.execute("commit")
 
     def results(self) -> Iterator[GroupResult]:
         """All that is finished, by place."""
-        rows = self._connection.execute(
-            "select status, message, shift, probability, numbers from results order by place"
-        )
-        for status, message, shift, probability, numbers in rows:
-            array = None if numbers is None else np.frombuffer(numbers).reshape(4, -1)
-            yield GroupResult(status, message, shift, probability, array)
+        with self._whole():
+            rows = self._connection.execute(
+                "select status, message, shift, probability, numbers from results order by place"
+            )
+            for status, message, shift, probability, numbers in rows:
+                array = None if numbers is None else np.frombuffer(numbers).reshape(4, -1)
+                yield GroupResult(status, message, shift, probability, array)
 
     def only_failures(self) -> str | None:
         """Why the first group failed, if all did."""
         run = self._connection.execute
-        if run("select 1 from results where status != ? limit 1", (FAILED,)).fetchone():
-            return None
-        row = run("select message from results order by place limit 1").fetchone()
+        with self._whole():
+            if run("select 1 from results where status != ? limit 1", (FAILED,)).fetchone():
+                return None
+            row = run("select message from results order by place limit 1").fetchone()
         return None if row is None else row[0]
 
     def discard(self) -> None:

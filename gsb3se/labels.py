@@ -14,6 +14,7 @@ from gsb3se.errors import some_of
 
 Label = str | int
 
+LONGEST = 1000  # letters of a label from a file
 _CHUNK = 1 << 17  # values turned into Python objects at a time
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]{0,17})([.]0*)?")  # not '007', which is a name
 
@@ -58,6 +59,23 @@ def _as_label(label: object) -> Label:
             raise ValueError(f"an integer label must fit into 64 bits; got {label}")
         return int(label)
     raise ValueError(f"a label must be a string or an integer; got {label!r}")
+
+
+def printable(text: object) -> str:
+    """Text as it can be shown anywhere: what controls a terminal, or is no letter, is spelled out.
+
+    >>> printable("cat")
+    'cat'
+    >>> printable("cat" + chr(7)).endswith("x07")
+    True
+    """
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in shown
+    )
 
 
 def as_integer(text: str) -> int | None:

@@ -15,16 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from gsb3se.adaptation import importance_weights
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Diagnostics, Status
 from gsb3se.errors import as_whole_number, require, some_of
-from gsb3se.files import load_arrays, save_arrays
+from gsb3se.files import load_arrays, save_arrays, whole
 from gsb3se.forms import BentStudent, Draws, LogisticNormal, frozen
 from gsb3se.frames import in_order_of
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label, as_labels
+from gsb3se.labels import Label, as_labels, printable
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, as_distribution
+from gsb3se.status import Diagnostics, Finding, Status
 
 _ROWS_SHOWN = 25
 _KINDS = {Draws: "draws", LogisticNormal: "logistic-normal", BentStudent: "bent student"}
@@ -259,7 +259,7 @@ class Posterior:
         """
         columns = self.rows(level)
         order = np.argsort(-self.mean, kind="stable")
-        names = [str(self.labels[i]) for i in order[:_ROWS_SHOWN]]
+        names = [printable(self.labels[i]) for i in order[:_ROWS_SHOWN]]
         width = max(len("class"), *(len(name) for name in names))
         lines = [
             f"Posterior of {self.n_classes} class shares by {self.backend}, {100 * level:.3g} % "
@@ -307,6 +307,11 @@ class Posterior:
             "status": self.diagnostics.status.value,
             "message": self.diagnostics.message,
             "figures": self.diagnostics.figures,
+            "findings": [
+                [found.status.value, found.sentence, found.remedy]
+                for found in self.diagnostics.findings
+            ],
+            "flags": [[label, *told] for label, told in self.diagnostics.flags.items()],
         }
         if self.problem is not None:
             about["prior"] = astuple(self.problem.prior)
@@ -321,21 +326,17 @@ class Posterior:
     def load(cls, path: str | os.PathLike[str]) -> Posterior:
         """Load what :meth:`save` wrote."""
         arrays: dict[str, Any] = load_arrays(path, "Posterior", "form", "labels", "about")
-        try:
+        with whole(path):
             form = _form(arrays)
             about = json.loads(str(arrays["about"]))
-            diagnostics = Diagnostics(Status(about["status"]), about["message"], about["figures"])
+            diagnostics = _diagnostics(about)
             labels = tuple(arrays["labels"].tolist())
             backend, n_target = str(about["backend"]), about["n_target"]
-            if not isinstance(diagnostics.figures, dict) or not isinstance(n_target, int | None):
+            if not isinstance(n_target, int | None):
                 raise ValueError("what it says about itself is no record of a posterior")
             problem = _problem(arrays, about, path)
             confusion = arrays.get("confusion_mean")
             return cls(form, labels, diagnostics, backend, confusion, n_target, problem)
-        except KeyError as missing:
-            raise ValueError(f"{path} is damaged: it lacks {missing}") from None
-        except (ValueError, TypeError, IndexError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def square_root(covariance: Matrix) -> Matrix:
@@ -372,6 +373,19 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentStudent:
         rows = ("columns", "follows", "observed", "row_sd")
         return BentStudent(**needed, **{k: arrays[k] for k in rows if k in arrays})
     raise ValueError(f"unknown form {str(arrays['form'])!r}")
+
+
+def _diagnostics(about: dict[str, Any]) -> Diagnostics:
+    """What was saved of a posterior's diagnostics."""
+    message, figures = about["message"], about["figures"]
+    if not isinstance(message, str) or not isinstance(figures, dict):
+        raise ValueError("what it says about itself is no record of a posterior")
+    findings = tuple(
+        Finding(Status(status), str(sentence), str(remedy))
+        for status, sentence, remedy in about.get("findings", [])
+    )
+    flags = {label: tuple(map(str, told)) for label, *told in about.get("flags", [])}
+    return Diagnostics(Status(about["status"]), message, figures, findings, flags)
 
 
 def _problem(

@@ -17,16 +17,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from gsb3se import __version__, figures
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Status
 from gsb3se.errors import require, some_of
 from gsb3se.figures import Drift, Shares
 from gsb3se.files import write_text
 from gsb3se.graph import LabelGraph
 from gsb3se.journal import FAILED
-from gsb3se.labels import Label, as_labels, as_text_labels
+from gsb3se.labels import Label, as_labels, as_text_labels, printable
 from gsb3se.plots import shares_of
 from gsb3se.posterior import Posterior
 from gsb3se.simplex import Matrix, Vector
+from gsb3se.status import Status
 
 _NUMBERS = ("mean", "low", "high", "source", "shift", "shift_probability", "level", "alert")
 _NEEDED = ("class", *_NUMBERS, "status", "message", "n_target")
@@ -116,14 +116,15 @@ def in_words(posterior: Posterior) -> list[str]:
     else:
         parts = found.message.split("; ")
         said = [part[0].upper() + part[1:].rstrip(".") + "." for part in parts]
-    if unseen := found.figures.get("never_predicted"):
-        names = some_of(list(unseen), most=8)
-        said.append(f"Classes never predicted, in validation or target: {names}.")
-    if (condition := found.figures.get("condition_number")) is not None and np.isfinite(condition):
-        said.append(
-            f"The confusion matrix has the condition number {condition:.3g}: errors of its "
-            "predictions grow by up to as much in the shares."
-        )
+    by_flag: dict[str, list[Label]] = {}
+    for label, flags in found.flags.items():
+        for flag in flags:
+            by_flag.setdefault(flag, []).append(label)
+    for flag, labels in by_flag.items():
+        if flag != "wide":
+            said.append(f"{flag[0].upper()}{flag[1:]}: {some_of(labels, most=8)}.")
+    if (share := found.figures.get("prior_share")) is not None:
+        said.append(f"Of the spread of all shares {100 * share:.0f} % is the prior's.")
     if (draws := found.figures.get("effective_draws")) is not None:
         said.append(f"The worst class has {draws:.0f} effective draws.")
     if posterior.problem is not None:
@@ -280,22 +281,21 @@ class _Page:
         self.parts.append(markup)
 
     def heading(self, text: str) -> None:
-        self.add(f"<h2>{html.escape(text)}</h2>")
+        self.add(f"<h2>{_escaped(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        self.add(f"<p>{html.escape(text)}</p>")
+        self.add(f"<p>{_escaped(text)}</p>")
 
     def figure(self, figure: Any, caption: str) -> None:
         number = sum(part.startswith("<figure") for part in self.parts)
         drawn = as_svg(figure, f"f{number}", caption)
-        told = html.escape(caption)
+        told = _escaped(caption)
         self.add(f"<figure>{drawn}<figcaption>{told}</figcaption></figure>")
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+        head = "".join(f"<th>{_escaped(name)}</th>" for name in header)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in rows
+            "<tr>" + "".join(f"<td>{_escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows
         )
         self.add(
             f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
@@ -303,7 +303,7 @@ class _Page:
         )
 
     def finished(self, title: str) -> str:
-        name = html.escape(title)
+        name = _escaped(title)
         policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -327,12 +327,17 @@ def as_svg(figure: Any, prefix: str, description: str) -> str:
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
     drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
     drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
-    described = html.escape(description, quote=True)
+    described = _escaped(description)
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
 
 
+def _escaped(text: str) -> str:
+    """Text as it is shown, whatever it holds."""
+    return html.escape(printable(text))
+
+
 def _badge(text: str, good: bool) -> str:
-    return f'<p><span class="badge {"ok" if good else "warn"}">{html.escape(text)}</span></p>'
+    return f'<p><span class="badge {"ok" if good else "warn"}">{_escaped(text)}</span></p>'
 
 
 def _add_shifts(page: _Page, shares: Shares, title: str | None = None) -> None:

@@ -2,7 +2,9 @@
 
 Two labels are as far apart as the height of their lowest common ancestor above the deepest label
 below it: siblings at 1, cousins at 2. A label's neighbours are all labels under the highest of its
-ancestors that holds at most k others, or its nearest relatives if they are more than k.
+ancestors that holds at most k others, or its nearest relatives if they are more than k. A few more
+edges tie it to labels drawn at random from the wider families it belongs to: groups that hang
+together by a single light edge would drift apart as if they had nothing in common.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ Node = Hashable
 Parents = Mapping[Node, Node] | Sequence[Node] | Iterable[tuple[Node, Node]]
 
 _MOST_EDGES = 5_000_000
+_TIES = 4  # of a label, beyond its neighbours
 _ROOT = object()  # stands above all roots, so that a forest is a tree
 
 
@@ -51,6 +54,31 @@ class Taxonomy:
         ]
         both = np.concatenate(pairs)
         edges = unique_edges(both[both[:, 0] != both[:, 1]], n)
+        return edges, self._lengths(edges)
+
+    def ties(self, k: int, near: Edges) -> tuple[Edges, NDArray[np.float64]]:
+        """Edges from each label to a few others beyond its neighbours, and their lengths.
+
+        Args:
+            near: the edges that are there already.
+
+        They are spread evenly over the families between its neighbourhood and the whole tree, and
+        drawn at random: the same ones at every call.
+        """
+        rng = np.random.default_rng(0)
+        pairs = []
+        for label, chain in enumerate(self.ancestors):
+            inner = self.members[self._neighbourhood(label, k)]
+            rings = []  # labels of each wider family that the one before does not hold
+            for node in chain:
+                if len(self.members[node]) > len(inner):
+                    rings.append(np.setdiff1d(self.members[node], inner, assume_unique=True))
+                    inner = self.members[node]
+            for place in np.linspace(len(rings) - 1, 0, _TIES).round().astype(int) if rings else []:
+                pairs.append((label, rng.choice(rings[place])))
+        n = len(self.labels)
+        edges = unique_edges(np.array(pairs, dtype=np.int64).reshape(-1, 2), n)
+        edges = edges[~np.isin(edges @ [n, 1], near @ [n, 1])]
         return edges, self._lengths(edges)
 
     def bridges(self, part: NDArray[np.int32]) -> tuple[Edges, NDArray[np.float64]]:

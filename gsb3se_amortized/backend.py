@@ -11,26 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from gsb3se.diagnostics import (
-    Diagnostics,
-    Finding,
-    Identifiability,
-    Status,
-    identifiability,
-)
 from gsb3se.errors import require
 from gsb3se.forks import check_not_forked
+from gsb3se.identifiability import identified
 from gsb3se.inference.structured import Structured
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
+from gsb3se.simplex import softmax
+from gsb3se.status import Diagnostics, Finding, Status
 
 if TYPE_CHECKING:
     from gsb3se_amortized.simulator import Ranges
 
 DEFAULT = "base"  # the checkpoint that ships with the package
 _MOST_NUMBERS = 1 << 23  # in the matrices of a pass
-_SPECTRUM = 200  # classes up to which singular values are looked at: beyond, they take longest
 _ALIKE = 1.25  # sizes in a batch differ by at most such a factor
 _PRIORS = (Prior(), Prior.anchored())  # the encoder knows these two
 
@@ -100,7 +95,6 @@ class Amortized:
     ) -> Iterator[tuple[int, Posterior]]:
         """The posteriors of one pass, by their places."""
         for answer, group in zip(forward(groups, problems), groups, strict=True):
-            known = _identified(group.problem)
             unknown = outside(answer.ranges, group.problem)
             for place, form, strange in zip(
                 group.places, answer.forms, answer.strangeness, strict=True
@@ -113,20 +107,16 @@ class Amortized:
                         f"{strange:.2g} of the limit)"
                     )
                     findings.append(Finding(Status.UNFAMILIAR, told))
-                here = known.of_target(problem.counts)
-                figures = {"strangeness": float(strange)} | here.figures()
-                yield (
-                    place,
-                    Posterior(
-                        form,
-                        problem.counts.labels,
-                        Diagnostics.of([*here.findings, *findings], figures),
-                        "amortized",
-                        answer.confusion_mean,
-                        problem.counts.n_target,
-                        problem,
-                    ),
+                posterior = Posterior(
+                    form,
+                    problem.counts.labels,
+                    Diagnostics.of(findings, {"strangeness": float(strange)}),
+                    "amortized",
+                    answer.confusion_mean,
+                    problem.counts.n_target,
+                    problem,
                 )
+                yield place, identified(posterior, softmax(form.centre))
 
     def _refined(
         self, problems: Sequence[Problem], answers: list[Posterior], rng: np.random.Generator
@@ -201,7 +191,3 @@ def _about_target(ranges: Ranges, problem: Problem) -> list[Finding]:
         return []
     told = f"it was trained on {low} to {high:,} target predictions, here are {n:,}"
     return [Finding(Status.UNFAMILIAR, told)]
-
-
-def _identified(problem: Problem) -> Identifiability:
-    return identifiability(problem.counts, spectrum=problem.n_classes <= _SPECTRUM)

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from gsb3se.errors import some_of
-from gsb3se.files import write_atomically
+from gsb3se.files import whole, write_atomically
 from gsb3se_amortized.backend import DEFAULT
 from gsb3se_amortized.encoder import Encoder
+from gsb3se_amortized.familiarity import SHAPES
 from gsb3se_amortized.simulator import Ranges
 
 FORMAT_VERSION = 1
+_WIDEST = 4096  # that a setting of an encoder may be
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -96,19 +98,22 @@ def check_device(device: str | torch.device) -> torch.device:
 @lru_cache(maxsize=4)
 def _load(path: Path, content: str, device: str) -> Checkpoint:
     tensors, metadata = read_tensors(path, "gsb3se encoder", device)
-    if metadata["version"] > FORMAT_VERSION:
-        raise ValueError(
-            f"{path} has format version {metadata['version']} and this gsb3se reads up to "
-            f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
-        )
-    try:
-        encoder = Encoder(**metadata["settings"])
+    with whole(path):
+        if int(metadata["version"]) > FORMAT_VERSION:
+            raise ValueError(
+                f"{path} has format version {metadata['version']} and this gsb3se reads up to "
+                f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
+            )
+        settings, typical = dict(metadata["settings"]), part(tensors, "typical.")
+        if any(not isinstance(n, int) or not 0 <= n <= _WIDEST for n in settings.values()):
+            raise ValueError(f"its settings are none of an encoder: {settings}")
+        encoder = Encoder(**settings)
         encoder.load_state_dict(part(tensors, "encoder."))
-        ranges = Ranges.of(metadata["ranges"])
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged or of another encoder: {error}") from None
+        if typical and {name: tuple(t.shape) for name, t in typical.items()} != SHAPES:
+            raise ValueError("what it knows of simulated problems has other shapes")
+        ranges, card = Ranges.of(metadata["ranges"]), dict(metadata["card"])
     encoder.to(device).eval().requires_grad_(False)
-    return Checkpoint(encoder, ranges, part(tensors, "typical."), metadata["card"])
+    return Checkpoint(encoder, ranges, typical, card)
 
 
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -129,12 +134,11 @@ def read_tensors(
     path: Path, kind: str, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and metadata of a safetensors file of ours; safetensors hold no code."""
-    try:
+    with whole(path):
         with safe_open(path, framework="pt", device=device) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = json.loads((file.metadata() or {}).get("gsb3se", "{}"))
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no whole safetensors file: {error}") from None
-    if metadata.get("kind") != kind:
-        raise ValueError(f"{path} holds no {kind}: its kind is {metadata.get('kind')!r}")
+        found = metadata.get("kind") if isinstance(metadata, dict) else None
+        if found != kind:
+            raise ValueError(f"{path} holds no {kind}: its kind is {some_of([found])}")
     return tensors, metadata

@@ -16,6 +16,12 @@ from torch import Tensor
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.encoder import Encoder, Source, predicted_shares
 
+_FIGURES = 9
+SHAPES = {  # of what is known of simulated problems, a row a prior
+    "mean": (2, _FIGURES),
+    "whitening": (2, _FIGURES, _FIGURES),
+    "limit": (2,),
+}
 _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
 
 

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from gsb3se.errors import as_whole_number
-from gsb3se.files import as_csv, write_text
+from gsb3se.files import as_csv, whole, write_text
 from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.checkpoint import (
     Checkpoint,
@@ -364,9 +364,10 @@ def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
 def read_plan(state: Path) -> Plan:
     """The plan of a training that stands in a file."""
     _, metadata = read_tensors(state, _KIND)
-    told = dict(metadata["plan"])
-    told["ranges"] = Ranges.of(told["ranges"])
-    return Plan(**told)
+    with whole(state):
+        told = dict(metadata["plan"])
+        told["ranges"] = Ranges.of(told["ranges"])
+        return Plan(**told)
 
 
 def _start(plan: Plan, device: torch.device) -> _Run:
@@ -397,18 +398,19 @@ def _save(run: _Run, plan: Plan, path: Path) -> None:
 
 def _restore(run: _Run, path: Path) -> None:
     tensors, metadata = read_tensors(path, _KIND)
-    run.encoder.load_state_dict(part(tensors, "encoder."))
-    run.average.load_state_dict(part(tensors, "average."))
-    for name, parameter in run.encoder.named_parameters():
-        moments: dict[str, Any] = {
-            moment: tensors[f"optimiser.{moment}.{name}"]
-            for moment in ("step", "exp_avg", "exp_avg_sq")
-        }
-        run.optimiser.state[parameter] = {
-            k: v if k == "step" else v.to(parameter.device) for k, v in moments.items()
-        }
-    run.step, run.seconds = metadata["step"], metadata["seconds"]
-    run.skipped = metadata["skipped"]
+    with whole(path):
+        run.encoder.load_state_dict(part(tensors, "encoder."))
+        run.average.load_state_dict(part(tensors, "average."))
+        for name, parameter in run.encoder.named_parameters():
+            moments: dict[str, Any] = {
+                moment: tensors[f"optimiser.{moment}.{name}"]
+                for moment in ("step", "exp_avg", "exp_avg_sq")
+            }
+            run.optimiser.state[parameter] = {
+                k: v if k == "step" else v.to(parameter.device) for k, v in moments.items()
+            }
+        run.step, run.seconds = int(metadata["step"]), float(metadata["seconds"])
+        run.skipped = int(metadata["skipped"])
 
 
 def _finished(run: _Run, plan: Plan, device: torch.device) -> Checkpoint:

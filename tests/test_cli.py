@@ -175,7 +175,7 @@ def test_graph_build_from_a_taxonomy(run, tmp_path):
     ("arguments", "message"),
     [
         (["e.npz", "--out", "g.txt"], "--out must end in .npz"),
-        (["x.npz", "--out", "g.npz"], "has no array 'embeddings'; it has other"),
+        (["x.npz", "--out", "g.npz"], "has no array 'embeddings'; it has 'other'"),
         (["bad.json", "--out", "g.npz"], "bad.json is not valid JSON"),
         (["bad.npy", "--out", "g.npz"], "bad.npy is not an NPY file of a plain array"),
         (["e.csv", "--out", "g.npz"], "expected a .txt, .json, .npy or .npz file"),
@@ -280,7 +280,7 @@ def test_names_that_look_like_numbers_stay_names(run, tmp_path):
     [
         ('prediction\n"ant\n', "line 2: unexpected end of data"),
         ("prediction\n" + "x" * 200_000 + "\n", "field larger than field limit"),
-        ("prediction\n  \n", "line 2: the column 'prediction' is empty"),
+        ("prediction,day\n ,monday\n", "line 2: the column 'prediction' is empty"),
         ("prediction\n99999999999999999999\n", "holds '99999999999999999999', unknown"),
         ("prediction\n--1\n", "holds '--1', unknown"),
     ],

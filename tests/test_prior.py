@@ -26,7 +26,7 @@ def test_gs_prior_is_the_papers_hierarchy():
 def test_a_prior_or_its_name_is_taken_everywhere(given, expected):
     assert gs.Problem(COUNTS, prior=given).prior == expected
     assert gs.estimate(COUNTS, prior=given, backend="newton").problem.prior == expected
-    windows = gs.estimate(COUNTS, targets=[[5, 3, 2]], prior=given, backend="newton")
+    windows = gs.estimate(COUNTS, targets=[[70, 20, 10]], prior=given, backend="newton")
     assert windows[0].problem.prior == expected
     assert gs.Structured().prepare(COUNTS.confusion, prior=given).problem.prior == expected
     assert LabelShiftMetric(3, prior=given).prior == expected

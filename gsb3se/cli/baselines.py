@@ -14,6 +14,7 @@ from gsb3se.cli.console import File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_files, input_options, read_inputs
 from gsb3se.errors import GSB3SEWarning, some_of
 from gsb3se.files import as_csv, as_json, write_text
+from gsb3se.labels import printable
 from gsb3se.simplex import Vector
 
 _METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
@@ -93,7 +94,7 @@ def _show(inputs: Inputs, estimates: dict[str, Vector]) -> None:
     shown = table(str(counts), "class", "validation rows", "predicted", *estimates)
     for i in sorted(order):
         shown.add_row(
-            str(counts.labels[i]),
+            printable(counts.labels[i]),
             f"{counts.validation_sizes[i]}",
             f"{counts.target[i] / counts.n_target:.4f}",
             *(f"{q[i]:.4f}" for q in estimates.values()),

@@ -15,15 +15,27 @@ from gsb3se import __version__, batch_output, counting
 from gsb3se.batch import Job, Outcome, run
 from gsb3se.batch_places import InProcess, OnDask
 from gsb3se.cli import inputs
-from gsb3se.cli.console import ExistingFile, File, check_output, console, notes, plain_speech, table
+from gsb3se.cli.console import (
+    ExistingFile,
+    ExistingSource,
+    File,
+    check_output,
+    cleaning_up_on_sigterm,
+    console,
+    notes,
+    plain_speech,
+    table,
+)
 from gsb3se.cli.inputs import Columns, read_shares, read_validation
 from gsb3se.cli.model_options import backend_options, in_order, model_options
 from gsb3se.counting import Groups, TargetColumns
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
 from gsb3se.estimate import Backend, BatchBackend, identity
+from gsb3se.files import whole
 from gsb3se.graph import LabelGraph
 from gsb3se.journal import FAILED, Journal, as_plan, file_stamp
+from gsb3se.labels import printable
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.progress import progress_bar
@@ -39,9 +51,9 @@ _ALERT_EXIT_CODE = 3
 @click.argument("target", nargs=-1, required=True)
 @click.option(
     "--validation",
-    type=ExistingFile,
+    type=ExistingSource,
     required=True,
-    help="CSV, Parquet or NPZ with true labels and predictions.",
+    help="CSV, Parquet or NPZ with true labels and predictions; or a folder of such files.",
 )
 @click.option(
     "--by", "keys", multiple=True, help="A column that tells groups apart; may be repeated."
@@ -123,7 +135,7 @@ def batch(
     gsb3se batch logs/ --validation all.csv --model-column model --by day --out shares.jsonl
     gsb3se batch logs/ --validation val.csv --by day --out shares.parquet --dask local
     """
-    with plain_speech():
+    with plain_speech(), cleaning_up_on_sigterm():
         columns = _target_columns(keys, model_column, prediction_column, count_column)
         files = counting.target_files(target)
         read = (validation, labels, graph, source_prior, *files)
@@ -240,7 +252,8 @@ def _count(journal: Journal, files: list[Path], columns: TargetColumns, job: Job
     """Count the target files, unless a run that was stopped has."""
     kept = journal.counted
     if kept is not None:
-        return Groups.from_bytes(kept, job.labels)
+        with whole(journal.path):
+            return Groups.from_bytes(kept, job.labels)
     with notes.status(f"counting {len(files)} files"):
         groups = counting.count_predictions(files, columns, job.labels)
     journal.keep_counted(groups.to_bytes())
@@ -284,7 +297,7 @@ def _show(outcome: Outcome, groups: Groups, job: Job, certainty: float) -> None:
     worst = sorted(outcome.alerts, key=lambda alert: -(alert[1].shift or 0))
     for place, found in worst[:_ALERTS_SHOWN]:
         figures = (f"{groups.n_target(place)}", f"{found.shift:.3f}", f"{found.probability:.3f}")
-        shown.add_row(groups.name(place), *figures)
+        shown.add_row(printable(groups.name(place)), *figures)
     console.print(shown)
     if len(worst) > _ALERTS_SHOWN:
         console.print(f"the {_ALERTS_SHOWN} farthest; the others are in the file")

@@ -170,14 +170,15 @@ def _show(found: comparison.Comparison, counts: ShiftCounts) -> None:
     console.print(f"{counts}\nerrors in units of HMC's sd, medians over the classes:")
     shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     shown.add_column("estimator", no_wrap=True)
-    for title in (*(_COLUMNS[name] for name in known), "s", "speed-up"):
+    for title in (*(_COLUMNS[name] for name in known), "s", "loading", "speed-up"):
         shown.add_column(title, justify="right", no_wrap=True)
     shown.add_column("status")
     for row in found.rows:
         figures = (f"{row.figures[name]:.2f}" if name in row.figures else "" for name in known)
         timed = row.status != "failed"
         faster = f"{row.speed_up:.{0 if row.speed_up > 10 else 1}f}"
-        times = (f"{row.seconds:.2g}", faster) if timed else ("", "")
+        loading = f"{row.loading:.1f}" if row.loading else ""
+        times = (f"{row.seconds:.2g}", loading, faster) if timed else ("", "", "")
         shown.add_row(row.name, *figures, *times, row.status)
     console.print(shown)
     if found.complaints:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,13 +16,17 @@ from rich.console import Console
 from rich.table import Table
 
 from gsb3se.errors import GSB3SEWarning, MissingExtra
+from gsb3se.labels import printable
 
 File = click.Path(path_type=Path, dir_okay=False)
+ExistingSource = click.Path(path_type=Path, exists=True)  # a file, or a folder of files
 ExistingFile = click.Path(path_type=Path, exists=True, dir_okay=False)
 
-# Labels and paths are text, never markup.
-console = Console(markup=False, highlight=False)
-notes = Console(stderr=True, markup=False, highlight=False)
+# Labels and paths are text, never markup, and ":dog:" is no picture.
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "emoji": False}
+console = Console(**_PLAIN)
+notes = Console(stderr=True, **_PLAIN)
+_TRACEBACK = "GSB3SE_TRACEBACK"  # in the environment: show where an unexpected error came from
 
 
 @contextmanager
@@ -31,21 +38,48 @@ def plain_speech() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, GSB3SEWarning):
-                notes.print(f"note: {message}", style="yellow")
+                notes.print(printable(f"note: {message}"), style="yellow")
             else:
                 show_others(message, category, *where, **more)
 
         warnings.showwarning = show  # undone by catch_warnings
         try:
             yield
-        except (ValueError, ArithmeticError, OSError, RuntimeError, MissingExtra) as error:
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if os.environ.get(_TRACEBACK):
+                raise
             raise click.ClickException(_one_sentence(error)) from error
 
 
 def _one_sentence(error: Exception) -> str:
+    """What went wrong, in one line that no file can fill with codes of a terminal."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error or 'use fewer classes or rows'}"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+        return printable(f"{error.filename}: {error.strerror}")
+    told = printable(str(error).strip().replace("\n", " "))
+    if isinstance(error, ValueError | ArithmeticError | OSError | RuntimeError | MissingExtra):
+        return told or type(error).__name__
+    return f"unexpected {type(error).__name__}: {told} (set {_TRACEBACK}=1 to see where)"
+
+
+@contextmanager
+def cleaning_up_on_sigterm() -> Iterator[None]:
+    """A request to end is an exception, so that temporary files are removed on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_output(

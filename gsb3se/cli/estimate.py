@@ -16,6 +16,7 @@ from gsb3se.counts import ShiftCounts
 from gsb3se.estimate import Backend
 from gsb3se.estimate import estimate as infer
 from gsb3se.files import as_csv, as_json, write_text
+from gsb3se.labels import printable
 from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 
@@ -85,7 +86,7 @@ def _show(posterior: Posterior, counts: ShiftCounts, level: float) -> None:
     rows = posterior.rows(level)
     for i in np.argsort(-posterior.mean, kind="stable")[:_ROWS_SHOWN]:
         shown.add_row(
-            str(counts.labels[i]),
+            printable(counts.labels[i]),
             f"{counts.validation_sizes[i]}",
             f"{counts.target[i] / counts.n_target:.4f}",
             f"{rows['mean'][i]:.4f}",

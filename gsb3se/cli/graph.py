@@ -11,9 +11,10 @@ from scipy import sparse
 
 from gsb3se.cli.console import ExistingFile, File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import read_json, read_labels
-from gsb3se.files import read_npy, read_npz
+from gsb3se.errors import some_of
+from gsb3se.files import names_in_npz, read_npy, read_npz
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label
+from gsb3se.labels import Label, printable
 
 
 @click.group()
@@ -82,9 +83,10 @@ def _build(
     if source.suffix == ".npy":
         return LabelGraph.knn(read_npy(source), k, labels=labels)
     if source.suffix == ".npz":
-        arrays = read_npz(source)
+        arrays = read_npz(source, ("embeddings", "labels"))
         if "embeddings" not in arrays:
-            raise ValueError(f"{source} has no array 'embeddings'; it has {', '.join(arrays)}")
+            there = some_of(names_in_npz(source)) or "none"
+            raise ValueError(f"{source} has no array 'embeddings'; it has {there}")
         if labels is None and "labels" in arrays:
             labels = tuple(arrays["labels"].tolist())
         return LabelGraph.knn(arrays["embeddings"], k, labels=labels)
@@ -122,5 +124,5 @@ def _range(values: np.ndarray, form: str) -> str:
     return f"{low:{form}} to {high:{form}}, median {middle:{form}}"
 
 
-def _name(made: LabelGraph, index: int) -> Label:
-    return index if made.labels is None else made.labels[index]
+def _name(made: LabelGraph, index: int) -> str:
+    return printable(index if made.labels is None else made.labels[index])

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from gsb3se.adaptation import as_probabilities
-from gsb3se.cli.console import ExistingFile
+from gsb3se.cli.console import ExistingFile, ExistingSource
+from gsb3se.counting import target_files
 from gsb3se.counts import MOST_IN_ALL, ShiftCounts
 from gsb3se.errors import require, some_of
-from gsb3se.files import check_columns, read_npz, read_text
+from gsb3se.files import check_columns, names_in_npz, read_npz, read_text, whole
 from gsb3se.labels import (
+    LONGEST,
     Label,
     as_column,
     as_integer,
@@ -63,13 +65,13 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option(
             "--validation",
-            type=ExistingFile,
-            help="CSV, Parquet or NPZ with true labels and predictions.",
+            type=ExistingSource,
+            help="CSV, Parquet or NPZ with true labels and predictions; or a folder of such files.",
         ),
         click.option(
             "--target",
-            type=ExistingFile,
-            help="CSV, Parquet or NPZ with the target's predictions.",
+            type=ExistingSource,
+            help="CSV, Parquet or NPZ with the target's predictions; or a folder of such files.",
         ),
         click.option(
             "--counts", type=ExistingFile, help="Instead of both: a saved ShiftCounts file."
@@ -253,51 +255,108 @@ def _check_scores(
 
 
 def read_columns(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
-    """The wanted columns of a CSV, Parquet or NPZ file, and an NPZ file's probabilities."""
-    if path.suffix == ".csv":
-        return _read_csv(path, wanted)
-    if path.suffix == ".npz":
-        arrays = read_npz(path)
-        check_columns(path, wanted, list(arrays))
-        kept = {name: arrays[name] for name in wanted}
-        if PROBABILITIES in arrays:
-            kept[PROBABILITIES] = arrays[PROBABILITIES]
-        return kept
-    if path.suffix == ".parquet":
-        return _read_parquet(path, wanted)
-    raise ValueError(f"{path}: expected a .csv, .parquet or .npz file")
+    """The wanted columns of a CSV, Parquet or NPZ file, and an NPZ file's probabilities.
+
+    Of a folder those of all its files, one after the other. Text is stripped, and whole numbers
+    are integers however they are kept.
+    """
+    if path.is_dir():
+        parts = [read_columns(file, wanted) for file in target_files([path])]
+        return {name: _joined(path, name, [part[name] for part in parts]) for name in wanted}
+    readers = {".csv": _read_csv, ".npz": _read_npz, ".parquet": _read_parquet}
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: expected a .csv, .parquet or .npz file, or a folder of them")
+    with whole(path):
+        columns = readers[path.suffix](path, wanted)
+        return {
+            name: values if name == PROBABILITIES else _tidy(path, name, values)
+            for name, values in columns.items()
+        }
+
+
+def _read_npz(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
+    check_columns(path, wanted, names_in_npz(path))
+    return read_npz(path, (*wanted, PROBABILITIES))
+
+
+def _joined(path: Path, name: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    kinds = {part.dtype.kind for part in parts if part.size}
+    if len(kinds) > 1:
+        raise ValueError(f"{path}: the column {name!r} is not of the same type in all files")
+    return np.concatenate([part for part in parts if part.size] or parts)
+
+
+def _tidy(path: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """A column of text without blanks around it, or of whole numbers as integers."""
+    if values.dtype.kind == "f" and values.size:
+        known = np.isfinite(values)
+        if known.all() and (np.abs(values) < 2**53).all() and (values == np.round(values)).all():
+            return values.astype(np.int64)
+    if values.dtype.kind != "U":
+        return values
+    if values.dtype.itemsize > 4 * LONGEST:
+        _check_length(path, name, max(values.ravel().tolist(), key=len))
+    return np.strings.strip(values)
+
+
+def _check_length(path: Path, name: str, text: str) -> None:
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"{path}: the column {name!r} holds a text of {len(text):,} letters; a label has at "
+            f"most {LONGEST}"
+        )
 
 
 def names_of_columns(path: Path) -> list[str]:
     """The columns of a CSV or Parquet file, or the arrays of an NPZ file."""
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return next(csv.reader(file), [])
-    if path.suffix == ".parquet":
-        parquet = require("pyarrow.parquet", extra="batch")
-        arrow = require("pyarrow", extra="batch")
-        try:
-            return list(parquet.read_schema(path).names)
-        except (arrow.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{path} is not a Parquet file: {error}") from None
-    return list(read_npz(path)) if path.suffix == ".npz" else []
+    if path.is_dir():
+        return names_of_columns(target_files([path])[0])
+    with whole(path):
+        if path.suffix == ".csv":
+            with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                return next(csv.reader(file), [])
+        if path.suffix == ".parquet":
+            parquet = require("pyarrow.parquet", extra="batch")
+            return list(parquet.ParquetFile(path).schema_arrow.names)
+        return names_in_npz(path) if path.suffix == ".npz" else []
 
 
 def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
     parquet = require("pyarrow.parquet", extra="batch")
-    arrow = require("pyarrow", extra="batch")
+    types = require("pyarrow", extra="batch").types
     try:
-        check_columns(path, wanted, parquet.read_schema(path).names)
-        table = parquet.read_table(path, columns=wanted)
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from None
+        file = parquet.ParquetFile(path)
+    except Exception as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"{path} is not a whole Parquet file: {told}") from None
+    check_columns(path, wanted, file.schema_arrow.names)
     columns = {}
+    table = file.read(columns=wanted)
     for name in wanted:
-        if empty := table[name].null_count:
+        column = table[name]
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if not (_is_text(types, column.type) or _is_number(types, column.type)):
+            raise ValueError(
+                f"{path}: the column {name!r} must hold text or numbers; its type is {column.type}"
+            )
+        if empty := column.null_count:
             raise ValueError(f"{path}: the column {name!r} is empty in {empty} rows")
-        values = table[name].to_numpy()
-        columns[name] = np.array(values.tolist()) if values.dtype == object else values
+        if _is_text(types, column.type):
+            text = column.to_pylist()
+            _check_length(path, name, max(text, key=len, default=""))
+            columns[name] = np.array(text, dtype=str)
+        else:
+            columns[name] = column.to_numpy()
     return columns
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _is_number(types: Any, kind: Any) -> bool:
+    return types.is_integer(kind) or types.is_floating(kind)
 
 
 def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
@@ -308,15 +367,17 @@ def _read_csv(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
         places = [header.index(name) for name in wanted]
         values: list[list[str]] = [[] for _ in wanted]
         for row in rows:
-            if not row:
-                continue
+            if not any(map(str.strip, row)):
+                continue  # a blank line
             for place, column, name in zip(places, values, wanted, strict=True):
                 if place >= len(row) or not row[place].strip():
                     raise ValueError(f"{path}, line {rows.line_num}: the column {name!r} is empty")
                 column.append(row[place].strip())
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num}: {error}") from None
-    return {name: np.array(column) for name, column in zip(wanted, values, strict=True)}
+    for name, column in zip(wanted, values, strict=True):
+        _check_length(path, name, max(column, key=len, default=""))
+    return {name: np.array(column, dtype=str) for name, column in zip(wanted, values, strict=True)}
 
 
 def _is_integer_text(column: NDArray[Any]) -> bool:
@@ -352,7 +413,7 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file, or say that it is none."""
     try:
         return json.loads(read_text(path), object_pairs_hook=_distinct_keys)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
 
 

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gsb3se.arviz_bridge import arviz_module, convergence
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import GSB3SEWarning, as_whole_number, require
 from gsb3se.forks import check_not_forked
+from gsb3se.identifiability import identified
 from gsb3se.inference.coordinates import column_frame, target_frame
 from gsb3se.labels import Label
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
+from gsb3se.status import Diagnostics, Finding, Status
 
 if TYPE_CHECKING:
     from gsb3se.inference.nuts import Chain, Data
@@ -99,14 +100,18 @@ class HMC:
         others = draws_by_name(chains)
         q, r = (np.stack([getattr(chain, name) for chain in chains]) for name in ("q", "r"))
         diagnostics = judge(problem, q, others, depth, time.perf_counter() - began)
-        return Posterior.from_draws(
-            q / q.sum(axis=-1, keepdims=True),
-            r,
-            others=others,
-            labels=problem.counts.labels,
-            diagnostics=diagnostics,
-            backend="hmc",
-            confusion_mean=confusion,
+        return identified(
+            Posterior.from_draws(
+                q / q.sum(axis=-1, keepdims=True),
+                r,
+                others=others,
+                labels=problem.counts.labels,
+                diagnostics=diagnostics,
+                backend="hmc",
+                confusion_mean=confusion,
+                n_target=problem.counts.n_target,
+                problem=problem,
+            )
         )
 
     def _say_how_long(self, data: Data, start: dict[str, NDArray[np.float64]], steps: int) -> None:
@@ -174,12 +179,11 @@ def judge(
         name: others[name] for name in ("tau_q", "tau_C", "alpha", "beta") if name in others
     }
     mixing = convergence({"q": q, **sampled})
-    identified = identifiability(problem.counts)
     energy = others["energy"]
     bfmi = np.square(np.diff(energy, axis=1)).mean(axis=1) / energy.var(axis=1)
     divergences = int(others["diverging"].sum())
     at_limit = float(np.mean(others["n_steps"] >= 2**max_tree_depth - 1))
-    findings = list(identified.findings)
+    findings = []
 
     if divergences > _DIVERGENT_SHARE * energy.size:
         findings.append(Finding(Status.DIVERGENT, f"{divergences} of {energy.size} draws diverged"))
@@ -224,7 +228,7 @@ def judge(
     }
     for name in ("q", *sampled):
         figures |= {f"{figure}_{name}": found[name].tolist() for figure, found in mixing.items()}
-    return Diagnostics.of(findings, figures | identified.figures())
+    return Diagnostics.of(findings, figures)
 
 
 def _disagreement(

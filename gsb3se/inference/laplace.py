@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import as_whole_number
 from gsb3se.forms import LogisticNormal
+from gsb3se.identifiability import identified
 from gsb3se.inference.blocks import GaussianBlocks, NotPositiveDefinite, gaussian_blocks
 from gsb3se.inference.newton import find_mode, marginal_tau
 from gsb3se.model import Latents, Strengths, log_joint
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Vector
+from gsb3se.status import Diagnostics, Finding, Status
 
 _LOG_2PI = float(np.log(2 * np.pi))
 _NODES = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # of the Gauss-Hermite rule with three points
@@ -79,7 +80,6 @@ class Laplace:
                 nodes.append(node)
                 # The rule's weight holds the Gaussian that the density is compared with.
                 weights.append(np.log(weight_a * weight_b) + node.log_density + offset @ offset / 2)
-        identified = identifiability(problem.counts)
         if not nodes:
             told = "no pair of strengths has a proper maximum"
             raise FloatingPointError(f"{told}: use backend='hmc'")
@@ -97,15 +97,21 @@ class Laplace:
             "alpha": float(share @ [node.latents.alpha for node in nodes]),
             "beta": float(share @ [node.latents.beta for node in nodes]),
         } | fit.work.figures()
-        return Posterior.from_draws(
-            q,
-            r,
-            others={"tau_q": tau[..., 0], "tau_C": tau[..., 1]},
-            labels=problem.counts.labels,
-            diagnostics=Diagnostics.of(
-                [*identified.findings, *findings], figures | identified.figures()
-            ),
-            backend="laplace",
+        confusion = sum(
+            weight * node.latents.confusion for weight, node in zip(share, nodes, strict=True)
+        )
+        return identified(
+            Posterior.from_draws(
+                q,
+                r,
+                others={"tau_q": tau[..., 0], "tau_C": tau[..., 1]},
+                labels=problem.counts.labels,
+                diagnostics=Diagnostics.of(findings, figures),
+                backend="laplace",
+                confusion_mean=confusion,
+                n_target=problem.counts.n_target,
+                problem=problem,
+            )
         )
 
     def _node(self, problem: Problem, log_tau: Vector, start: Latents) -> Node | None:

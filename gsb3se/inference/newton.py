@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import as_whole_number
 from gsb3se.forms import LogisticNormal
+from gsb3se.identifiability import identified
 from gsb3se.inference.blocks import GaussianBlocks, NotPositiveDefinite, gaussian_blocks
 from gsb3se.inference.coordinates import likely_anchor, likely_prior, smoothed_rates
 from gsb3se.inference.preconditioner import FisherPreconditioner
@@ -25,6 +25,7 @@ from gsb3se.model import (
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import centred_log
+from gsb3se.status import Diagnostics, Finding, Status
 
 Part = Literal["both", "theta", "columns"]
 
@@ -88,7 +89,6 @@ class NewtonCG:
             fit = marginal_tau(problem, self.update, self.tolerance, self.max_steps, rng)
         blocks, findings = _gaussian(problem, fit)
         findings += fit.findings
-        identified = identifiability(problem.counts)
         figures = fit.work.figures() | {
             "decrement": fit.mode.decrement,
             "tau_q": fit.tau.q,
@@ -100,11 +100,16 @@ class NewtonCG:
         }
         r = fit.mode.latents.confusion @ fit.mode.latents.q
         factor, r_factor = blocks.draw_factors()
-        return Posterior(
-            LogisticNormal(fit.mode.latents.theta, factor, np.log(r), r_factor / r[:, None]),
-            problem.counts.labels,
-            Diagnostics.of([*identified.findings, *findings], figures | identified.figures()),
-            backend="newton",
+        return identified(
+            Posterior(
+                LogisticNormal(fit.mode.latents.theta, factor, np.log(r), r_factor / r[:, None]),
+                problem.counts.labels,
+                Diagnostics.of(findings, figures),
+                "newton",
+                fit.mode.latents.confusion,
+                problem.counts.n_target,
+                problem,
+            )
         )
 
 

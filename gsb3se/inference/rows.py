@@ -263,7 +263,7 @@ class TargetRows:
         variance = self._by_row @ (self._shape * bh**2) + at.s_rest * bh_rest**2
         counted = ~self._empty[:, None]
         tied = self._by_row @ (self._shape * bh * at.p) + at.s_rest * bh_rest * at.p_rest
-        variance -= np.where(counted, tied**2 / at.slope, 0)
+        variance -= np.where(counted, tied * (tied / at.slope), 0)
         shape = (mean**2 / np.maximum(variance, 1e-12 * mean**2)).astype(float)
         drawn = rng.gamma(shape) * (mean / shape)
         np.maximum(drawn, np.finfo(float).tiny, out=drawn)
@@ -314,7 +314,8 @@ class TargetRows:
             slope = self._by_row @ sp + sp_rest * p_rest
             slope += first
             move = (first - counts) * first
-            move /= slope * counts
+            move /= slope
+            move /= counts
             move[self._empty] = 0
             nearly = np.abs(move).max() < self._tolerance
             move *= room + pole

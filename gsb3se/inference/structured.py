@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gsb3se.counts import ShiftCounts
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability, weak_directions
 from gsb3se.errors import as_whole_number
 from gsb3se.graph import LabelGraph
+from gsb3se.identifiability import identified
 from gsb3se.inference.columns import ColumnLaws, ColumnPropagation, fit_columns
 from gsb3se.inference.exact_density import ExactDensity
 from gsb3se.inference.posterior_frame import (
@@ -40,6 +40,7 @@ from gsb3se.posterior import Posterior
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector
+from gsb3se.status import Diagnostics, Finding, Status
 
 _FEW = 300  # classes up to which strengths are integrated out and many draws are cheap
 _LEAST_CHAINS = 64
@@ -48,6 +49,7 @@ _LEAST_EFFECTIVE = 100
 _FEW_SPIKES = 0.1  # expected a row, from which what is left out of them may matter
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
+_MOST_FOR_HMC, _MOST_FOR_VARIATIONAL = 200, 600  # classes up to which these can be asked
 MOST_CORRECTED = 128  # classes up to which few counts are worth a correction
 _FEW_COUNTS = 25  # largest count of a class, in the median, below which it does
 _MOST_REFINED = 300  # classes up to which it can
@@ -177,11 +179,6 @@ class Source:
         return self.spread.middle
 
     @cached_property
-    def _directions(self) -> tuple[Vector, Matrix] | None:
-        known = self.problem.counts.n_validation > 0
-        return weak_directions(self.problem.counts) if known else None
-
-    @cached_property
     def _gaussians(self) -> ColumnGaussians | None:
         """What exact chains need to know of the columns."""
         if self.run is None:
@@ -285,27 +282,24 @@ class Source:
             else:
                 findings += found
             figures |= told
-        identified = identifiability(problem.counts, self._directions)
         figures |= {
             "source_seconds": self.seconds,
             "target_seconds": time.perf_counter() - began,
         }
         # Four groups of chains, so that tools for draws of chains have something to compare.
-        return Posterior.from_draws(
+        confusion = draws.confusion
+        posterior = Posterior.from_draws(
             four_groups(draws.q),
             None if draws.r is None else four_groups(draws.r),
             others={name: four_groups(values) for name, values in draws.others.items()},
             labels=problem.counts.labels,
-            diagnostics=Diagnostics.of(
-                [*identified.findings, *findings], figures | identified.figures()
-            ),
+            diagnostics=Diagnostics.of(findings, figures),
             backend="structured",
-            confusion_mean=(
-                None if draws.confusion is None else draws.confusion / draws.confusion.sum(axis=0)
-            ),
+            confusion_mean=None if confusion is None else confusion / confusion.sum(axis=0),
             n_target=problem.counts.n_target,
             problem=problem,
         )
+        return identified(posterior, confusion=self.columns.mean if confusion is None else None)
 
 
 class Draws(NamedTuple):
@@ -416,19 +410,16 @@ def judge(
         "drift": float(drifts[:, 0].max()),
         "drift_in_sd": float(drifts[:, 1].max()),
     }
-    findings = []
+    findings, check = [], second_opinion(len(frame.centre))
     if figures["columns_not_converged"]:
-        findings.append(
-            Finding(
-                Status.NOT_CONVERGED,
-                f"{figures['columns_not_converged']} columns still moved after "
-                f"{figures['column_sweeps']} sweeps",
-            )
+        told = (
+            f"{figures['columns_not_converged']} columns still moved after "
+            f"{figures['column_sweeps']} sweeps"
         )
+        findings.append(Finding(Status.NOT_CONVERGED, told, check))
     if not frame.converged:
-        findings.append(
-            Finding(Status.NOT_CONVERGED, f"the mode still moved after {frame.steps} Newton steps")
-        )
+        told = f"the mode still moved after {frame.steps} Newton steps"
+        findings.append(Finding(Status.NOT_CONVERGED, told, check))
     if figures["spikes_expected"] > _FEW_SPIKES:
         findings.append(
             Finding(
@@ -438,14 +429,10 @@ def judge(
             )
         )
     if not figures["strengths_converged"]:
-        findings.append(
-            Finding(
-                Status.STRENGTHS_OPEN,
-                f"tau_C, alpha and beta still moved after {figures['strength_updates']} updates",
-            )
-        )
+        told = f"tau_C, alpha and beta still moved after {figures['strength_updates']} updates"
+        findings.append(Finding(Status.STRENGTHS_OPEN, told, check))
     if figures["drift"] > DRIFTING or accepted < LEAST_ACCEPTED:
-        findings.append(_disagreement(figures["drift_in_sd"], accepted))
+        findings.append(_disagreement(figures["drift_in_sd"], accepted, check))
     elif effective < _LEAST_EFFECTIVE:
         findings.append(
             Finding(Status.TOO_FEW_DRAWS, f"the worst class has {effective:.0f} effective draws")
@@ -453,12 +440,22 @@ def judge(
     return figures, findings
 
 
-def _disagreement(drift_in_sd: float, accepted: float) -> Finding:
-    return Finding(
-        Status.CHAINS_DISAGREE,
+def _disagreement(drift_in_sd: float, accepted: float, remedy: str) -> Finding:
+    told = (
         f"early and late draws differ ({drift_in_sd:.2g} sd in the median), "
-        f"{100 * accepted:.0f} % of the trajectories were accepted",
+        f"{100 * accepted:.0f} % of the trajectories were accepted"
     )
+    return Finding(Status.CHAINS_DISAGREE, told, remedy)
+
+
+def second_opinion(n_classes: int) -> str:
+    """What to do where this backend cannot vouch for its answer."""
+    doubt = "intervals may be off: collect more validation rows"
+    if n_classes <= _MOST_FOR_HMC:
+        return f"{doubt}, or compare with backend='hmc'"
+    if n_classes <= _MOST_FOR_VARIATIONAL:
+        return f"{doubt}, or compare with backend='variational'"
+    return doubt
 
 
 def judge_refinement(
@@ -483,14 +480,17 @@ def judge_refinement(
         "approximation_mean_error_95": float(np.quantile(moved, 0.95)),
         "approximation_sd_ratio": float(np.median(before.std(axis=0) / sd)),
     }
-    effective = figures["refinement_effective_draws"]
+    effective, check = figures["refinement_effective_draws"], second_opinion(before.shape[1])
     findings = []
     if not refined.usable:
         told = (
             f"the exact chains hardly moved ({100 * refined.accepted:.0f} % of the trajectories "
             "were accepted): this is the approximation they started from"
         )
-        findings.append(Finding(Status.CHAINS_DISAGREE, told))
-    elif moving > DRIFTING or refined.accepted < LEAST_ACCEPTED or effective < _LEAST_EFFECTIVE:
-        findings.append(_disagreement(moving_in_sd, refined.accepted))
+        findings.append(Finding(Status.CHAINS_DISAGREE, told, check))
+    elif moving > DRIFTING or refined.accepted < LEAST_ACCEPTED:
+        findings.append(_disagreement(moving_in_sd, refined.accepted, check))
+    elif effective < _LEAST_EFFECTIVE:
+        told = f"the worst class has {effective:.0f} effective draws of exact chains"
+        findings.append(Finding(Status.TOO_FEW_DRAWS, told, check))
     return figures, findings

@@ -21,10 +21,12 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from gsb3se.inference.blocks import symmetric_root
 from gsb3se.inference.columns import ColumnLaws
 from gsb3se.inference.rows import Array, RowValues, TargetRows
+from gsb3se.linear_algebra import filled_cholesky
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, softmax
 
 _EM_STEPS = 200
+_PSEUDO_SHARE = 0.1  # of the counts, that pseudo-counts are
 _MODE_STEPS = 40
 _MODE_TOLERANCE, _MODE_TOLERANCE_A_CLASS = 0.05, 1e-3  # decrement: the mode only sets the pace
 _TAU_CHANGE = 0.05
@@ -32,7 +34,6 @@ _NO_LONGER_RISING = 4  # steps that gain less than the tolerance together
 _LARGEST_STEP, _SHORTEST_STEP = 3.0, 1e-4  # in log eta; as a share of Newton's
 _ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
-_FILLED = tuple(10.0**k for k in range(-10, 2))  # shares of the diagonal that may be added to it
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
 
@@ -333,19 +334,22 @@ class TargetDensity:
 
 
 def likely_shares(confusion: Matrix, target: Vector) -> Vector:
-    """Where EM on the target counts gets from the uniform q; every entry stays positive."""
+    """Where EM on the target counts and a few pseudo-counts a class gets from the uniform q.
+
+    Maximum likelihood gives most of many classes no share at all. A search for the mode that starts
+    there finds shares that rough likely, and stays.
+    """
     share = (target / target.sum()).astype(confusion.dtype)
     n, least = len(target), np.finfo(confusion.dtype).tiny
     q = np.full(n, 1 / n, dtype=confusion.dtype)
     for _ in range(_EM_STEPS):
         before = q
         # A row that no class predicts at all may be there in the target nevertheless.
-        q = q * (confusion.T @ (share / np.maximum(confusion @ q, least)))
+        q = q * (confusion.T @ (share / np.maximum(confusion @ q, least))) + _PSEUDO_SHARE / n
         q /= q.sum()
         if np.abs(q - before).sum() < 1e-4:
             break
-    q = q.astype(float) + 1 / (target.sum() + n) / n
-    return q / q.sum()
+    return q.astype(float)
 
 
 def _cholesky(matrix: Matrix) -> Matrix:
@@ -359,13 +363,7 @@ def _cholesky(matrix: Matrix) -> Matrix:
             "the curvature of the target's posterior has entries that are not finite: these counts "
             "are beyond what the structured backend can do; use backend='hmc'"
         )
-    for extra in (0.0, *_FILLED):
-        try:
-            filled = matrix + extra * np.diag(np.diag(matrix)) if extra else matrix
-            return cholesky(filled, lower=True, check_finite=False)
-        except LinAlgError:
-            continue
-    return np.diag(np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny)))
+    return filled_cholesky(matrix)
 
 
 def _solve(factor: Matrix, right: Vector) -> Vector:

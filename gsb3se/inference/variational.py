@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from gsb3se.diagnostics import Diagnostics, Finding, Status, identifiability
 from gsb3se.errors import GSB3SEWarning, as_whole_number, require
 from gsb3se.forks import check_not_forked
+from gsb3se.identifiability import identified
 from gsb3se.inference.columns import fit_columns
 from gsb3se.inference.posterior_frame import PosteriorFrame, column_gaussians, posterior_frame
 from gsb3se.inference.strengths import spread_of
@@ -22,6 +22,7 @@ from gsb3se.inference.structured import MOST_CORRECTED, four_groups, has_few_cou
 from gsb3se.inference.target import TargetDensity
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
+from gsb3se.status import Diagnostics, Finding, Status
 
 if TYPE_CHECKING:
     from gsb3se.inference.svi import Fit, Sample
@@ -163,9 +164,8 @@ class Variational:
         figures: dict[str, Any],
         began: float,
     ) -> Posterior:
-        identified = identifiability(problem.counts)
         steps = len(fitted.elbo) + fitted.skipped
-        findings = list(identified.findings)
+        findings = []
         if not fitted.flat:
             told = f"the ELBO still rose after {self.max_steps} steps"
             findings.append(Finding(Status.NOT_CONVERGED, told))
@@ -195,14 +195,18 @@ class Variational:
             "skipped_steps": fitted.skipped,
             "seconds": time.perf_counter() - began,
         }
-        return Posterior.from_draws(
-            four_groups(drawn.q / drawn.q.sum(axis=1, keepdims=True)),
-            four_groups(drawn.r / drawn.r.sum(axis=1, keepdims=True)),
-            others={name: four_groups(values) for name, values in drawn.others.items()},
-            labels=problem.counts.labels,
-            diagnostics=Diagnostics.of(findings, figures | identified.figures()),
-            backend="variational" if self.family == "structured" else "mean-field",
-            confusion_mean=drawn.confusion,
+        return identified(
+            Posterior.from_draws(
+                four_groups(drawn.q / drawn.q.sum(axis=1, keepdims=True)),
+                four_groups(drawn.r / drawn.r.sum(axis=1, keepdims=True)),
+                others={name: four_groups(values) for name, values in drawn.others.items()},
+                labels=problem.counts.labels,
+                diagnostics=Diagnostics.of(findings, figures),
+                backend="variational" if self.family == "structured" else "mean-field",
+                confusion_mean=drawn.confusion,
+                n_target=problem.counts.n_target,
+                problem=problem,
+            )
         )
 
     def _device(self, torch: Any) -> Any:
