@@ -215,6 +215,8 @@ def run(
         tell: is told how many more groups are done.
     """
     finished = journal.finished()
+    if not finished <= set(range(len(groups))):
+        raise ValueError(f"{journal.path} knows groups that do not exist: delete it to start anew")
     tell(len(finished))
     hopeless = {place: found for place, found in unusable(job, groups) if place not in finished}
     journal.keep(hopeless.items())

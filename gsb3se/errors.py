@@ -14,6 +14,10 @@ class GSB3SEWarning(UserWarning):
     """A result was computed, but the data or the solver leave something to know about it."""
 
 
+class NoSolution(ValueError):
+    """A backend cannot solve this problem in the digits there are; the message names another."""
+
+
 class MissingExtra(ImportError):
     """An optional dependency is not installed."""
 

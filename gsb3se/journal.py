@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -19,10 +20,10 @@ from gsb3se.simplex import Matrix
 FAILED = "failed"
 _TABLES = """
 create table plan (name text primary key, value text not null);
-create table counted (content blob not null);
+create table counted (content blob not null, digest blob not null);
 create table results (
     place integer primary key, status text not null, message text not null,
-    shift real, probability real, numbers blob
+    shift real, probability real, numbers blob, digest blob not null
 );
 """
 
@@ -111,13 +112,16 @@ class Journal:
     def counted(self) -> bytes | None:
         """The counts of all groups, if they were kept."""
         with self._whole():
-            row = self._connection.execute("select content from counted").fetchone()
+            row = self._connection.execute("select content, digest from counted").fetchone()
+            if row is not None:
+                self._check_digest(row)
         return None if row is None else bytes(row[0])
 
     def keep_counted(self, content: bytes) -> None:
         """Keep the counts of all groups."""
         with self._whole():
-            self._connection.execute("insert into counted values (?)", (content,))
+            told = (content, _digest((content,)))
+            self._connection.execute("insert into counted values (?, ?)", told)
 
     def finished(self) -> set[int]:
         """Places of the groups that need not be inferred again."""
@@ -129,23 +133,24 @@ class Journal:
         with self._whole():
             self._connection.execute("begin")
             self._connection.executemany(
-                "insert into results values (?, ?, ?, ?, ?, ?)",
-                (
-                    (place, *found[:4], None if found.numbers is None else found.numbers.tobytes())
-                    for place, found in results
-                ),
+                "insert into results values (?, ?, ?, ?, ?, ?, ?)",
+                (_row(place, found) for place, found in results),
             )
             self._connection.execute("commit")
 
     def results(self) -> Iterator[GroupResult]:
         """All that is finished, by place."""
         with self._whole():
-            rows = self._connection.execute(
-                "select status, message, shift, probability, numbers from results order by place"
-            )
-            for status, message, shift, probability, numbers in rows:
+            for row in self._connection.execute("select * from results order by place"):
+                self._check_digest(row)
+                _, status, message, shift, probability, numbers, _ = row
                 array = None if numbers is None else np.frombuffer(numbers).reshape(4, -1)
                 yield GroupResult(status, message, shift, probability, array)
+
+    def _check_digest(self, row: tuple[Any, ...]) -> None:
+        """Refuse a row that is not as it was written."""
+        if row[-1] != _digest(row[:-1]):
+            raise ValueError(f"{self.path} is damaged: delete it to start anew")
 
     def only_failures(self) -> str | None:
         """Why the first group failed, if all did."""
@@ -178,6 +183,17 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._connection.close()
+
+
+def _row(place: int, found: GroupResult) -> tuple[Any, ...]:
+    numbers = None if found.numbers is None else found.numbers.tobytes()
+    row = (int(place), *found[:4], numbers)
+    return (*row, _digest(row))
+
+
+def _digest(row: tuple[Any, ...]) -> bytes:
+    """What tells a row from a damaged one."""
+    return hashlib.blake2b(repr(row).encode(), digest_size=8).digest()
 
 
 def file_stamp(path: str | os.PathLike[str]) -> str:

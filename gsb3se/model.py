@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from gsb3se.errors import NoSolution
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix, Vector, softmax
 
@@ -176,7 +177,7 @@ class Curvature:
         self._confusion = np.ascontiguousarray(latents.confusion)
         self._r = _times(self._confusion, self._q)
         if (self._r[problem.target > 0] < _TINY).any():
-            raise FloatingPointError(
+            raise NoSolution(
                 "the Hessian overflows here: a class that was predicted on the target has a "
                 "probability below 1e-100; start nearer to the data"
             )

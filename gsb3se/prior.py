@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Real
+
+_RANGE = (1e-6, 1e6)  # beyond it numbers lose their digits, and nothing is meant
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ class Prior:
             if value is None and name == "anchor_sd":
                 continue
             number = isinstance(value, Real) and not isinstance(value, bool)
-            if not (number and math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a positive finite number; got {value!r}")
+            if not (number and _RANGE[0] <= value <= _RANGE[1]):
+                raise ValueError(
+                    f"{name} must be a number from {_RANGE[0]:g} to {_RANGE[1]:g}; got {value!r}"
+                )
 
     @classmethod
     def anchored(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gsb3se.errors import NoSolution
+
 _LARGEST_MOVE = 4.0  # in sds
 _BLOCK = 1 << 18  # numbers in the matrices of the windows that are worked on together
 _SINGLE = 500  # classes from which single precision is tried
@@ -97,7 +99,7 @@ def _step_without_gradients(
             continue
         if bool(torch.isfinite(found.sd).all()):
             return found
-    raise FloatingPointError("the encoder's precision matrix is singular: use backend='structured'")
+    raise NoSolution("the encoder's precision matrix is singular: use backend='structured'")
 
 
 def _step(

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.special import erf
+from scipy.special import erf, ndtr, ndtri
 from torch.utils.data import IterableDataset
 
 from gsb3se.graph import LabelGraph
@@ -250,9 +250,10 @@ def _normal_over_uniform(value: float, ends: tuple[float, float]) -> float:
 
 def _half_normal(ends: tuple[float, float], rng: np.random.Generator) -> float:
     """N(0, anchor_sd^2) between the ends."""
-    while not ends[0] <= (value := _ANCHOR_SD * rng.standard_normal()) <= ends[1]:
-        pass
-    return value
+    low, high = np.divide(ends, _ANCHOR_SD)
+    if low > 0:  # below zero the distribution function has more digits
+        return -_half_normal((-ends[1], -ends[0]), rng)
+    return float(_ANCHOR_SD * ndtri(rng.uniform(ndtr(low), ndtr(high))))
 
 
 def _peaked_columns(graph: LabelGraph, tau_C: float, rng: np.random.Generator) -> Matrix:

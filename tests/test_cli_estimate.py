@@ -90,7 +90,7 @@ def test_hmc_with_a_graph_in_another_order_and_an_anchored_prior(run, prediction
         (["--plot", "q.txt"], "must end in .png, .pdf or .svg"),
         (["--out", "absent/q.csv"], "the folder absent does not exist"),
         (["--level", "90"], "90.0 is not in the range 0<x<1"),
-        (["--a-q", "-1"], "a_q must be a positive finite number"),
+        (["--a-q", "-1"], "a_q must be a number from 1e-06 to 1e"),
         (["--backend", "magic"], "'magic' is not one of"),
         (["--backend", "hmc", "--chains", "0"], "chains must be a whole number"),
         (["--graph", "val.csv"], "is not an NPZ file"),

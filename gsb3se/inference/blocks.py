@@ -23,16 +23,18 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
+from gsb3se.errors import NoSolution
 from gsb3se.model import Latents, Strengths
 from gsb3se.problem import Problem
 from gsb3se.simplex import Matrix
 
 BlockKind = Literal["exact", "fisher"]
 
+_REMEDY = "use backend='structured'"
 _SINGULAR = 1e-14  # of the largest eigenvalue: a smaller one is none
 
 
-class NotPositiveDefinite(ArithmeticError):
+class NotPositiveDefinite(NoSolution):
     """The curvature has a direction along which the log density rises."""
 
 
@@ -153,7 +155,7 @@ def gaussian_blocks(
     # The number of negative directions of the whole, by the inertia of its Schur complements: the
     # target may hold a column that its own block does not.
     if falling - int((inner < 0).sum()) + negative > 0:
-        raise NotPositiveDefinite("the curvature is indefinite")
+        raise NotPositiveDefinite(f"the curvature is indefinite: {_REMEDY}")
     log_determinant += log_det + np.log(np.abs(inner)).sum()
     sigma = top[:n, :n]
     pulled = W @ reach
@@ -194,7 +196,7 @@ def _inverse_on_sum_zero(matrix: Matrix, n: int) -> tuple[Matrix, float, int]:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(filled)
         if np.abs(values).min() <= _SINGULAR * np.abs(values).max():
-            raise NotPositiveDefinite("the curvature is singular") from None
+            raise NotPositiveDefinite(f"the curvature is singular: {_REMEDY}") from None
         inverse = (vectors / values) @ vectors.T
         log_det, negative = np.log(np.abs(values)).sum(), int((values < 0).sum())
     inverse[:n, :n] -= 1 / (level * n)

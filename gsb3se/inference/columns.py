@@ -409,7 +409,7 @@ class Search:
     def settle(self, start: Hyper, step: float = _FIRST_STEP) -> Hyper:
         """Bracket the root of the slope, then shrink the bracket by regula falsi (Illinois)."""
         here, slope = self._profile(start)
-        while True:
+        for _ in range(_MOST_UPDATES):  # the range of log tau_C ends it sooner
             before, slope_before = here, slope
             reached = np.clip(np.log(here.tau) + np.sign(slope) * step, *_LOG_TAU_RANGE)
             here, slope = self._profile(here._replace(tau=float(np.exp(reached))))
@@ -419,6 +419,8 @@ class Search:
                 self.converged = True  # columns cannot be rougher, or smoother, than there
                 return here
             step *= 2
+        else:
+            return here  # a slope that is no number, and its status
         one, other = (np.log(before.tau), slope_before), (np.log(here.tau), slope)
         for _ in range(_MOST_UPDATES):
             place = (one[0] * other[1] - other[0] * one[1]) / (other[1] - one[1])

@@ -206,10 +206,14 @@ class ExactDensity:
         for _ in range(_RECENTRINGS):
             z = self._draw(_RECENTRING_POINTS, rng)
             z[-self.n_strengths :] *= 0.3
-            there = self._forward(z)
-            mu = np.einsum("ic,ijc->jc", np.exp(there.log_eta), np.exp(there.x))
-            short = (wanted - np.log(mu)).mean(axis=1, keepdims=True)
-            self._offset = self._offset + (self._weight @ short).astype(self.dtype)
+            with np.errstate(all="ignore"):  # points may be wild; chains there are rejected
+                there = self._forward(z)
+                mu = np.einsum("ic,ijc->jc", np.exp(there.log_eta), np.exp(there.x))
+                short = (wanted - np.log(mu)).mean(axis=1, keepdims=True)
+                moved = (self._weight @ short).astype(self.dtype)
+            if not np.isfinite(moved).all():
+                break
+            self._offset = self._offset + moved
 
 
 class _Forward(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gsb3se.errors import as_whole_number
+from gsb3se.errors import NoSolution, as_whole_number
 from gsb3se.forms import LogisticNormal
 from gsb3se.identifiability import identified
 from gsb3se.inference.blocks import GaussianBlocks, NotPositiveDefinite, gaussian_blocks
@@ -82,7 +82,7 @@ class Laplace:
                 weights.append(np.log(weight_a * weight_b) + node.log_density + offset @ offset / 2)
         if not nodes:
             told = "no pair of strengths has a proper maximum"
-            raise FloatingPointError(f"{told}: use backend='hmc'")
+            raise NoSolution(f"{told}: use backend='structured' or 'hmc'")
         if skipped:
             told = f"{skipped} of 9 pairs of strengths have no proper maximum and were left out"
             findings.append(Finding(Status.NOT_A_MAXIMUM, told))

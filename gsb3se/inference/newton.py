@@ -413,8 +413,8 @@ def _gaussian(problem: Problem, fit: Fit) -> tuple[GaussianBlocks, list[Finding]
     """The exact curvature's Gaussian, or Fisher's where the exact one is none."""
     try:
         return gaussian_blocks(problem, fit.mode.latents, fit.tau, "exact"), []
-    except NotPositiveDefinite as error:
-        told = f"{error} where the search ended; Fisher's curvature stands in for it"
+    except NotPositiveDefinite:
+        told = "the search ended at no maximum; Fisher's curvature stands in for the exact one"
         blocks = gaussian_blocks(problem, fit.mode.latents, fit.tau, "fisher")
         return blocks, [Finding(Status.NOT_A_MAXIMUM, told)]
 

@@ -26,6 +26,8 @@ _CACHED = 160_000  # classes squared times chains of a group, about what a core'
 _FIRST_KICK, _KICKS = 0.12, (0.008, 0.5)  # radians from one kick to the next: at first, and range
 _ACCEPTED = (0.65, 0.85)  # below it kicks come closer, above it farther apart
 _CLOSER, _FARTHER = 0.65, 1.2
+_MOST_KICKS = 200  # of a trajectory, however close they are
+_PATIENCE = 3  # trajectories with the closest kicks and hardly any accepted, after which it ends
 _FINER = 3.0  # kicks of a fine trajectory, in units of those of another
 _JITTER = (0.7, 1.2)  # of a trajectory's length, and of a chain's pace in it
 _HOPELESS = 12.0  # spreads of the log density below its median
@@ -49,8 +51,8 @@ class Plan(NamedTuple):
         effective: draws that the worst but a few classes shall have.
         held: first trajectories, in which levels stay and only cells and strengths move.
         settling: trajectories before any is kept, in which the kicks' distance is settled.
-        least, most: trajectories before and after which it does not end; it ends before if they
-            take more kicks than so many usually do.
+        kicks: after so many it ends.
+        least, most: trajectories before and after which it does not end, kicks allowing.
     """
 
     chains: int
@@ -59,6 +61,7 @@ class Plan(NamedTuple):
     slowest: float
     fine: float
     effective: float
+    kicks: int
     least: int
     held: int = 6
     settling: int = 24
@@ -70,9 +73,9 @@ class Plan(NamedTuple):
         if n_classes < _SHARED:
             chains = min(_CELLS // n_classes**2, _MOST)
             turn, least = np.clip(180 / n_classes, 1.8, 6.0), np.clip(2400 // n_classes, 48, 96)
-            return cls(chains, 1, float(turn), 0.4, 0.15, 600, int(least))
+            return cls(chains, 1, float(turn), 0.4, 0.15, 600, 8000, int(least))
         chains = 2 * int(np.clip(_CACHED // n_classes**2, 26, 64))
-        return cls(chains, 2, 1.8, _JITTER[0], 0.0, 250, 48)
+        return cls(chains, 2, 1.8, _JITTER[0], 0.0, 250, 2400, 48)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +126,8 @@ class Chains:
         stretch: of wide directions.
         theta: (T, K, C); strengths: (T, S, C); r: (T, K, C); confusion: (T, K, K) means of C.
         accepted: (T,) share of accepted trajectories.
+        met: while it settles, places since wide directions were looked for.
+        in_vain: trajectories with the closest kicks and hardly any accepted, one after the other.
     """
 
     z: Array
@@ -134,6 +139,8 @@ class Chains:
     r: list[Array] = field(default_factory=list)
     confusion: list[Matrix] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
+    met: list[Array] = field(default_factory=list)
+    in_vain: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,25 +192,32 @@ def refine(
                 run.result()
 
         done = 0
-        while done < plan.most and groups[0].kicks < plan.most * plan.turn / _FIRST_KICK:
-            reached = (
-                min(max(plan.least, int(1.5 * done)), plan.most) if done else plan.settling + 4
-            )
+        while done < plan.most and groups[0].kicks < plan.kicks:
+            if done < plan.settling:
+                reached = done + _PATIENCE
+            else:
+                left = (plan.kicks / groups[0].kicks - 1) * done
+                reached = max(plan.least, int(1.5 * done))
+                reached = min(reached, plan.most, done + max(_PATIENCE, int(left)))
             advance(reached - done)
             done = reached
             tick(done, plan.most)
-            kept = slice(max(plan.settling, done // 3), None)
+            kept = slice(min(max(plan.settling, done // 3), done - _PATIENCE), None)
+            accepted = np.mean([group.accepted[kept] for group in groups])
+            if any(group.in_vain >= _PATIENCE for group in groups):
+                break
+            if done < plan.least:
+                continue
             theta = _joined([group.theta[kept] for group in groups])
-            stuck = np.mean([group.accepted[kept] for group in groups]) < LEAST_ACCEPTED / 2
-            agreed = drift(theta)[0] < DRIFTING and effective_draws(theta) > plan.effective
-            if stuck or (agreed and done >= plan.least):
+            stuck = accepted < LEAST_ACCEPTED / 2
+            if stuck or (drift(theta)[0] < DRIFTING and effective_draws(theta) > plan.effective):
                 break
     return Refined(
-        theta,
+        _joined([group.theta[kept] for group in groups]),
         _joined([group.r[kept] for group in groups]),
         _joined([group.strengths[kept] for group in groups]),
         np.mean([group.confusion[kept] for group in groups], axis=(0, 1)),
-        float(np.mean([group.accepted[kept] for group in groups])),
+        float(accepted),
         done,
     )
 
@@ -216,29 +230,35 @@ def _run(
     density: ExactDensity, chains: Chains, plan: Plan, trajectories: int, rng: np.random.Generator
 ) -> None:
     """Trajectories of one group; only while it settles is anything adapted."""
-    met: list[Array] = []
     with np.errstate(all="ignore"):  # a wild chain is rejected, not repaired
         here = density.at(chains.z)
         for _ in range(trajectories):
             held = density.n_classes if len(chains.accepted) < plan.held else 0
             here, moved = _trajectory(density, chains, here, plan, rng, held)
+            hopeless = moved < LEAST_ACCEPTED / 2 and chains.kick <= _KICKS[0]
+            chains.in_vain = chains.in_vain + 1 if hopeless else 0
             if len(chains.accepted) < plan.settling:
                 here = _rescue(chains, here, rng)
-                if moved < _ACCEPTED[0]:
-                    chains.kick = max(_CLOSER * chains.kick, _KICKS[0])
-                elif moved > _ACCEPTED[1]:
-                    chains.kick = min(_FARTHER * chains.kick, _KICKS[1])
-                met.append(chains.z)
-                if plan.groups == 1 and len(met) == plan.settling // _STRETCHINGS:
-                    independent = _INDEPENDENT * chains.z.shape[1]
-                    chains.stretch = Stretch.of(np.concatenate(met[1:], axis=1), independent)
-                    met = []
+                _settle(chains, moved, plan)
             r, confusion = density.predicted(chains.z)
             chains.accepted.append(moved)
             chains.theta.append(here.theta)
             chains.strengths.append(here.strengths)
             chains.r.append(r)
             chains.confusion.append(confusion)
+
+
+def _settle(chains: Chains, moved: float, plan: Plan) -> None:
+    """Adapt the distance of the kicks to the share of accepted trajectories, and stretch."""
+    if moved < _ACCEPTED[0]:
+        chains.kick = max(_CLOSER * chains.kick, _KICKS[0])
+    elif moved > _ACCEPTED[1]:
+        chains.kick = min(_FARTHER * chains.kick, _KICKS[1])
+    chains.met.append(chains.z)
+    if plan.groups == 1 and len(chains.met) == plan.settling // _STRETCHINGS:
+        independent = _INDEPENDENT * chains.z.shape[1]
+        chains.stretch = Stretch.of(np.concatenate(chains.met[1:], axis=1), independent)
+        chains.met = []
 
 
 def _trajectory(
@@ -259,6 +279,7 @@ def _trajectory(
     # Where kicks come closer, now and then, chains get where the density is steep, and out again.
     kick = chains.kick / (_FINER if rng.uniform() < plan.fine else 1)
     kicks = max(2, int(np.ceil(plan.turn * rng.uniform(*_JITTER) / kick)))
+    kicks = min(kicks, _MOST_KICKS)
     chains.kicks += kicks
     paces = np.log([plan.slowest, _JITTER[1]])
     angle = (kick * np.exp(rng.uniform(paces[0], paces[1], n_chains))).astype(dtype)
@@ -291,6 +312,8 @@ def _kinetic(momentum: Array) -> Array:
 
 def _rescue(chains: Chains, here: Point, rng: np.random.Generator) -> Point:
     """Put chains that began in a hopeless place where others are."""
+    if not np.isfinite(here.value).any():
+        return here
     middle = np.nanmedian(here.value)
     spread = 1.5 * np.nanmedian(np.abs(here.value - middle)) + 1
     lost = ~(here.value > middle - _HOPELESS * spread)

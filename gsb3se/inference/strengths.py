@@ -66,12 +66,13 @@ class Spread:
         if not np.any(place):
             return self.middle
         place = np.clip(place, -_FARTHEST, _FARTHEST)
-        while True:
-            laws = self._on_parabolas(place)
-            possible = (laws.variance <= _ROUNDED * laws.rate).all()
-            if possible or np.abs(place).max() < _REACH / 2:
-                return laws
+        laws = self._on_parabolas(place)
+        while not (laws.variance <= _ROUNDED * laws.rate).all():
+            if not np.abs(place).max() >= _REACH / 2:
+                break
             place = place / 2
+            laws = self._on_parabolas(place)
+        return laws
 
     def _on_parabolas(self, place: Vector) -> ColumnLaws:
         """Log rates and log variances on parabolas through the middle and both sides."""

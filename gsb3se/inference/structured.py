@@ -202,7 +202,12 @@ class Source:
             predicted: whether to draw the predicted shares C q and E[C] too, an eighth of the time
                 where no exact chains are needed.
         """
-        rng = np.random.default_rng(seed)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self._infer(target, np.random.default_rng(seed), likely, predicted)
+
+    def _infer(
+        self, target: ArrayLike, rng: np.random.Generator, likely: Vector | None, predicted: bool
+    ) -> Posterior:
         began = time.perf_counter()
         counts = self.problem.counts.with_target(target)
         problem = Problem(counts, self.problem.graph, self.problem.prior)
@@ -272,16 +277,15 @@ class Source:
     ) -> Posterior:
         draws = _approximate_draws(parts, predicted, rng)
         figures, findings = judge(self.columns, frame, parts)
-        if refined is not None:
+        if refined is not None and not refined.usable:
+            told, found = judge_unmoved(refined, problem.n_classes)
+            figures, findings = figures | told, findings + found
+        elif refined is not None:
             exact = _exact_draws(problem, refined, rng)
-            told, found = judge_refinement(draws.q, exact.q, refined)
+            told, findings = judge_refinement(draws.q, exact.q, refined)
             figures["approximation_effective_draws"] = figures["effective_draws"]
-            if refined.usable:
-                draws, findings = exact, found
-                figures["effective_draws"] = told["refinement_effective_draws"]
-            else:
-                findings += found
-            figures |= told
+            figures |= told | {"effective_draws": told["refinement_effective_draws"]}
+            draws = exact
         figures |= {
             "source_seconds": self.seconds,
             "target_seconds": time.perf_counter() - began,
@@ -458,6 +462,20 @@ def second_opinion(n_classes: int) -> str:
     return doubt
 
 
+def judge_unmoved(refined: Refined, n_classes: int) -> tuple[dict[str, Any], list[Finding]]:
+    """What there is to say of exact chains that stayed where they were."""
+    told = (
+        f"the exact chains hardly moved ({100 * refined.accepted:.0f} % of the trajectories "
+        "were accepted): this is the approximation they started from"
+    )
+    figures = {
+        "refined": False,
+        "refinement_accepted": refined.accepted,
+        "refinement_trajectories": refined.trajectories,
+    }
+    return figures, [Finding(Status.CHAINS_DISAGREE, told, second_opinion(n_classes))]
+
+
 def judge_refinement(
     before: Matrix, after: Matrix, refined: Refined
 ) -> tuple[dict[str, Any], list[Finding]]:
@@ -470,7 +488,7 @@ def judge_refinement(
     moved = np.abs(before.mean(axis=0) - after.mean(axis=0)) / sd
     moving, moving_in_sd = drift(refined.theta)
     figures = {
-        "refined": refined.usable,
+        "refined": True,
         "refinement_accepted": refined.accepted,
         "refinement_trajectories": refined.trajectories,
         "refinement_effective_draws": effective_draws(refined.theta),
@@ -482,13 +500,7 @@ def judge_refinement(
     }
     effective, check = figures["refinement_effective_draws"], second_opinion(before.shape[1])
     findings = []
-    if not refined.usable:
-        told = (
-            f"the exact chains hardly moved ({100 * refined.accepted:.0f} % of the trajectories "
-            "were accepted): this is the approximation they started from"
-        )
-        findings.append(Finding(Status.CHAINS_DISAGREE, told, check))
-    elif moving > DRIFTING or refined.accepted < LEAST_ACCEPTED:
+    if moving > DRIFTING or refined.accepted < LEAST_ACCEPTED:
         findings.append(_disagreement(moving_in_sd, refined.accepted, check))
     elif effective < _LEAST_EFFECTIVE:
         told = f"the worst class has {effective:.0f} effective draws of exact chains"

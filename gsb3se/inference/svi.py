@@ -34,8 +34,10 @@ from pyro.infer.importance import vectorized_importance_weights
 from pyro.ops.stats import fit_generalized_pareto
 from torch import Tensor, nn
 
+from gsb3se.errors import NoSolution
 from gsb3se.inference.pyro_model import Hierarchy
 
+_HOPELESS = 100  # steps without a finite ELBO, from the first, after which it gives up
 _STEP_SIZE = 0.02
 _RISING, _BLOCK = 20, 50  # steps over which the step size rises; between two looks at the ELBO
 _FLAT = 0.1  # nats a block, beyond its noise
@@ -142,6 +144,11 @@ def fit(
         norm = nn.utils.clip_grad_norm_(parameters, largest)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             found.skipped += 1
+            if not found.elbo and found.skipped >= _HOPELESS:
+                raise NoSolution(
+                    f"the ELBO was not finite in any of {found.skipped} steps: these counts are "
+                    "beyond what the variational backend can do; use backend='structured'"
+                )
             return
         for group in optimiser.param_groups:
             group["lr"] = size
@@ -243,7 +250,7 @@ def draw(
         done += size
         tell(done, draws)
     if lost == draws:
-        raise FloatingPointError("no draw of the guide is finite: use backend='structured'")
+        raise NoSolution("no draw of the guide is finite: use backend='structured'")
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     q, r, weights = (whole.pop(name) for name in ("q", "r", "log_weights"))
     return Sample(q, r, whole, confusion / confusion.sum(axis=0), weights, thrown, lost)

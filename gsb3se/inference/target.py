@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
+from gsb3se.errors import NoSolution
 from gsb3se.inference.blocks import symmetric_root
 from gsb3se.inference.columns import ColumnLaws
 from gsb3se.inference.rows import Array, RowValues, TargetRows
@@ -356,10 +357,10 @@ def _cholesky(matrix: Matrix) -> Matrix:
     """The lower factor, with as much added to the diagonal as it takes.
 
     Raises:
-        ArithmeticError: the matrix has entries that are no numbers.
+        NoSolution: the matrix has entries that are no numbers.
     """
     if not np.isfinite(matrix).all():
-        raise ArithmeticError(
+        raise NoSolution(
             "the curvature of the target's posterior has entries that are not finite: these counts "
             "are beyond what the structured backend can do; use backend='hmc'"
         )
