@@ -6,7 +6,7 @@
 [0.75, 0.25]
 """
 
-from gsb3se import adaptation, baselines, diagnostics, geometry, shifts
+from gsb3se import adaptation, baselines, diagnostics, forks, geometry, shifts  # noqa: F401
 from gsb3se.comparison import Comparison, compare
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import GSB3SEWarning

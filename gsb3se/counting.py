@@ -7,6 +7,7 @@ log, and grow where groups are mixed, where a small one would be as much work as
 
 from __future__ import annotations
 
+import csv
 import glob
 import io
 import os
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from gsb3se.counts import MOST_IN_ALL
 from gsb3se.errors import require, some_of
-from gsb3se.files import check_columns, is_panic, read_npz
+from gsb3se.files import check_columns, check_distinct, is_panic, read_npz
 from gsb3se.labels import Label, as_integer, more_than_once
 
 if TYPE_CHECKING:
@@ -158,10 +159,12 @@ def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         elif source.exists():
             here = [source]
         else:
-            here = sorted(Path(path) for path in glob.glob(str(source), recursive=True))  # noqa: PTH207
+            here = sorted(Path(path) for path in glob.glob(_pattern(source), recursive=True))  # noqa: PTH207
             if not here:
                 raise ValueError(f"{source}: no such file or folder, and no file matches it")
         found += here
+    if strange := [str(path) for path in found if not path.is_file()]:
+        raise ValueError(f"expected regular files, which may be read twice; got {some_of(strange)}")
     if strange := [str(path) for path in found if path.suffix not in SUFFIXES]:
         raise ValueError(f"expected .parquet or .csv files; got {some_of(strange)}")
     if twice := more_than_once(map(str, found)):
@@ -173,6 +176,47 @@ def target_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return found
 
 
+def _pattern(source: Path) -> str:
+    """A glob whose leading folders are taken as they are named, where they exist."""
+    known, rest = Path(), list(source.parts)
+    while len(rest) > 1 and (known / rest[0]).exists():
+        known /= rest.pop(0)
+    return str(Path(glob.escape(str(known)), *rest))
+
+
+def values_in(files: Sequence[Path], name: str) -> set[str] | None:
+    """Distinct values of a column, as text; None where no file has it.
+
+    Its name may be written in any case, and it may be a folder's, such as model=A/.
+    """
+    polars = require("polars", extra="batch")
+    found: set[str] | None = None
+    for path in files:
+        _header(path)  # says of a Parquet file that is not whole what is wrong
+        try:
+            scanned, names = _scan(polars, [path], path.suffix == ".csv")
+            columns = [column for column in names if column.strip().casefold() == name]
+            if not columns:
+                continue
+            chosen = polars.col(columns[0]).cast(polars.String).str.strip_chars()
+            values = scanned.select(chosen.unique()).collect(engine="streaming").to_series()
+        except polars.exceptions.PolarsError as error:
+            _refuse([path], error)
+        found = (found or set()) | {value for value in values.to_list() if value}
+    return found
+
+
+def _scan(polars: Any, files: Sequence[Path], is_csv: bool) -> tuple[Any, list[str]]:
+    """Files as one table that is not read yet, and the names of its columns."""
+    if is_csv:  # as text whatever it looks like: a guess from the first rows may fail later
+        scanned = polars.scan_csv(files, infer_schema=False, glob=False)
+    else:
+        # Folders such as day=2026-11-18/ are a column, as the tools that write them mean it.
+        partitioned = any("=" in part for path in files for part in path.parts[:-1])
+        scanned = polars.scan_parquet(files, hive_partitioning=partitioned, glob=False)
+    return scanned, scanned.collect_schema().names()
+
+
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
@@ -182,11 +226,13 @@ def count_predictions(
 ) -> Groups:
     """How often each label was predicted in each group; the files are never in memory whole."""
     polars = require("polars", extra="batch")
-    csv = files[0].suffix == ".csv"
-    counted = _Entries(polars, columns, labels)
-    for block in _csv_blocks(files) if csv else _parquet_blocks(files, columns, counted):
+    is_csv = files[0].suffix == ".csv"
+    for path in files:
+        check_distinct(path, columns.all, _header(path))
+    counted = _Entries(polars, columns, labels, is_csv)
+    for block in _csv_blocks(files) if is_csv else _parquet_blocks(files, columns, counted):
         try:
-            counted.add(_counted(polars, block, columns, csv))
+            counted.add(_counted(polars, block, columns, is_csv))
         except BaseException as error:
             if not isinstance(error, polars.exceptions.PolarsError) and not is_panic(error):
                 raise
@@ -194,6 +240,19 @@ def count_predictions(
     if not counted.keys:
         raise ValueError(f"{_named(files)} no rows")
     return counted.as_groups()
+
+
+def _header(path: Path) -> list[str]:
+    """The names of a file's columns as they stand there, twice if they do."""
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return next(csv.reader(file), [])
+    parquet = require("pyarrow.parquet", extra="batch")
+    try:
+        return list(parquet.read_schema(path).names)
+    except Exception as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"{path} is not a whole Parquet file: {told}") from None
 
 
 class _Block(NamedTuple):
@@ -262,24 +321,52 @@ def _parquet_blocks(
         yield _Block(together)
 
 
-def _counted(polars: Any, block: _Block, columns: TargetColumns, csv: bool) -> pl.DataFrame:
+def _counted(polars: Any, block: _Block, columns: TargetColumns, is_csv: bool) -> pl.DataFrame:
     """The block's keys and predictions, and how often each occurs as the last column."""
-    if csv:  # as text whatever it looks like: a guess from the first rows would fail on later ones
-        scanned = polars.scan_csv(block.files, infer_schema=False, glob=False)
-    else:
-        # Folders such as day=2026-11-18/ are a column, as the tools that write them mean it.
-        partitioned = any("=" in part for path in block.files for part in path.parts[:-1])
-        scanned = polars.scan_parquet(block.files, hive_partitioning=partitioned, glob=False)
-    schema = scanned.collect_schema()
-    check_columns(block.files[0], columns.all, schema.names())
+    scanned, names = _scan(polars, block.files, is_csv)
+    check_columns(block.files[0], columns.all, names)
+    _check_keys(polars, scanned.collect_schema(), columns)
     if block.rows is not None:
         scanned = scanned.slice(block.first, block.rows)
+    counted = _grouped(polars, scanned, columns)
+    if is_csv and _has_blank(polars, counted.select(columns.all[: len(columns.keys) + 1])):
+        blank = [_stripped(polars, name).is_null() for name in names]
+        scanned = scanned.filter(~polars.all_horizontal(blank))
+        counted = _grouped(polars, scanned, columns)
+    return counted if columns.count is None else _checked_counts(polars, counted, columns.count)
+
+
+def _stripped(polars: Any, name: str) -> Any:
+    """A column of text without blanks around it, null where nothing is left."""
+    return polars.col(name).str.strip_chars().replace("", None)
+
+
+def _has_blank(polars: Any, rows: pl.DataFrame) -> bool:
+    """Whether a row has nothing in any column: of a blank line, perhaps."""
+    blank = [_stripped(polars, name).is_null() for name in rows.columns]
+    return bool(rows.select(polars.all_horizontal(blank).any()).item())
+
+
+def _check_keys(polars: Any, schema: Any, columns: TargetColumns) -> None:
+    """Raise ValueError where the values of a key could not be written to any result."""
+    plain = (polars.String, polars.Categorical, polars.Enum, polars.Boolean, polars.Null)
+    for name in columns.keys:
+        kind = schema[name]
+        number = kind.is_integer() or kind.is_float()
+        if not number and kind not in plain and kind not in (polars.Date, polars.Datetime):
+            raise ValueError(
+                f"--by {name} must be text, numbers, true and false, or dates; its type is {kind}"
+            )
+
+
+def _grouped(polars: Any, scanned: Any, columns: TargetColumns) -> pl.DataFrame:
+    """How often each key and prediction occurs; with a count column also what is wrong of it."""
     named = "n_" + "_".join(columns.all)  # a name that no column has
     by = [*columns.keys, columns.prediction]
     if columns.count is None:
         times = polars.len().cast(polars.Int64).alias(named)
         return scanned.group_by(by).agg(times).collect(engine="streaming")
-    count, valid = _as_count(polars, columns.count, schema[columns.count])
+    count, valid = _as_count(polars, columns.count, scanned.collect_schema()[columns.count])
     wrong = polars.col(columns.count).filter(~valid)
     told = [
         count.filter(valid).sum().alias(named),
@@ -287,16 +374,21 @@ def _counted(polars: Any, block: _Block, columns: TargetColumns, csv: bool) -> p
         wrong.len().alias(named + "_wrong"),
         wrong.first().cast(polars.String).alias(named + "_first"),
     ]
-    counted = scanned.group_by(by).agg(told).collect(engine="streaming")
+    return scanned.group_by(by).agg(told).collect(engine="streaming")
+
+
+def _checked_counts(polars: Any, counted: pl.DataFrame, name: str) -> pl.DataFrame:
+    """What was counted, if every count was a whole number."""
+    named = counted.columns[-4]
     if (bad := counted.filter(polars.col(named + "_wrong") > 0)).height:
         found = bad[0, named + "_first"]
         raise ValueError(
-            f"the column {columns.count!r} must hold whole numbers, none negative; found "
+            f"the column {name!r} must hold whole numbers, none negative; found "
             f"{'an empty value' if found is None else repr(found)}"
         )
     if (counted[named + "_about"].max() or 0) > MOST_IN_ALL:
-        raise ValueError(f"the counts of the column {columns.count!r} exceed 2^53 in all")
-    return counted.select([*by, named])
+        raise ValueError(f"the counts of the column {name!r} exceed 2^53 in all")
+    return counted.drop(named + "_about", named + "_wrong", named + "_first")
 
 
 def _as_count(polars: Any, name: str, kind: Any) -> tuple[Any, Any]:
@@ -329,8 +421,10 @@ def _named(files: Sequence[Path]) -> str:
 class _Entries:
     """What was counted so far: group, class and count of every entry."""
 
-    def __init__(self, polars: Any, columns: TargetColumns, labels: tuple[Label, ...]) -> None:
-        self.polars, self.columns, self.labels = polars, columns, labels
+    def __init__(
+        self, polars: Any, columns: TargetColumns, labels: tuple[Label, ...], is_csv: bool
+    ) -> None:
+        self.polars, self.columns, self.labels, self.is_csv = polars, columns, labels, is_csv
         self.places: dict[tuple[Any, ...], int] = {}  # of groups, in the order they were met
         self.keys: list[pl.DataFrame] = []
         self.codes: dict[Any, int] = {label: code for code, label in enumerate(labels)}
@@ -431,13 +525,14 @@ class _Entries:
     def _ordered_keys(self) -> tuple[pl.DataFrame, NDArray[np.int64]]:
         """Distinct keys in order, and for every group that was met its place among them.
 
-        Text from CSV files is stripped, and numbers where all of a column's values are.
+        Text from CSV files is stripped, and numbers where all of a column's values are; text of
+        other files is what it is declared to be.
         """
         keys = self.polars.concat(self.keys)
         if not self.columns.keys:
             return keys, np.zeros(1, dtype=np.int64)
         for name in self.columns.keys:
-            if keys[name].dtype == self.polars.String:
+            if self.is_csv:
                 keys = keys.with_columns(_tidy(self.polars, keys[name]))
         distinct = keys.unique().sort(self.columns.keys, nulls_last=True)
         numbered = distinct.with_columns(self.polars.int_range(distinct.height).alias(""))
@@ -472,5 +567,7 @@ def _tidy(polars: Any, text: pl.Series) -> pl.Series:
     if stripped.null_count() < sum(value is None for value in whole) or not any(
         value is not None for value in whole
     ):
+        return stripped
+    if len(set(whole)) < stripped.n_unique():  # such as the versions 1 and 1.0
         return stripped
     return polars.Series(text.name, whole, dtype=polars.Int64)

@@ -19,6 +19,7 @@ from gsb3se.labels import (
     Label,
     as_column,
     as_labels,
+    check_not_masked,
     class_names,
     declared_categories,
     encode,
@@ -36,9 +37,10 @@ class ShiftCounts:
             where the truth was class i: the transpose of scikit-learn's, which
             :meth:`from_confusion` takes. Dense, scipy.sparse or a DataFrame; kept sparse.
         target: (K,) counts of the predictions on the unlabelled target set.
-        labels: K names, all strings or all integers; by default a DataFrame's columns, or 0..K-1.
+        labels: K names, all strings or all integers; by default the columns of a pandas DataFrame,
+            or 0..K-1.
 
-    A DataFrame or Series whose index names the classes is put in the order of the labels.
+    A pandas DataFrame or Series whose index names the classes is put in the order of the labels.
 
     Classes without validation rows and classes that were never predicted are allowed; see
     :attr:`without_validation` and :attr:`never_predicted`.
@@ -192,7 +194,11 @@ class ShiftCounts:
         return rates
 
     def with_target(self, target: ArrayLike) -> ShiftCounts:
-        """The same validation counts, not copied, with another target's predictions."""
+        """The same validation counts, not copied, with another target's predictions.
+
+        A Series whose index names the classes is put in the order of the labels.
+        """
+        target = in_order_of(self.labels, target, "the target counts")
         other = copy(self)  # what was worked out of the validation counts goes along
         object.__setattr__(other, "target", _target_counts(target, self.n_classes))
         return other
@@ -283,7 +289,10 @@ def _check_square(shape: tuple[int, ...]) -> None:
 
 def _confusion_counts(confusion: Any) -> sparse.csc_array:
     """Check confusion counts and bring them into canonical sparse form."""
-    given: Any = confusion if sparse.issparse(confusion) else np.asarray(confusion)
+    given: Any = confusion
+    if not sparse.issparse(confusion):
+        check_not_masked(confusion, "the confusion counts")
+        given = np.asarray(confusion)
     if not sparse.issparse(given):
         _check_counts(given, "confusion counts")
     entries = sparse.coo_array(given)
@@ -299,6 +308,7 @@ def _confusion_counts(confusion: Any) -> sparse.csc_array:
 
 def _target_counts(target: ArrayLike, n_classes: int) -> NDArray[np.int64]:
     """Check target counts and keep them from being changed."""
+    check_not_masked(target, "the target counts")
     given = np.asarray(target)
     if given.shape != (n_classes,):
         raise ValueError(

@@ -182,6 +182,13 @@ def check_columns(
         raise ValueError(
             f"{path} has no column {some_of(missing)}; it has {some_of(found) or 'none'}"
         )
+    check_distinct(path, wanted, found)
+
+
+def check_distinct(
+    path: str | os.PathLike[str], wanted: Sequence[str], found: Sequence[str]
+) -> None:
+    """Raise ValueError if a table has one of the wanted columns twice."""
     if twice := [name for name in wanted if found.count(name) > 1]:
         raise ValueError(f"{path} has more than one column {some_of(twice)}")
 
@@ -286,6 +293,11 @@ def _not_plain(path: object, what: str, error: Exception) -> ValueError:
 def read_text(path: str | os.PathLike[str]) -> str:
     """A text file, which must be UTF-8."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    if "\0" in text:
+        raise ValueError(
+            f"{path} is not a text file: it holds a NUL (character {text.index(chr(0))})"
+        )
+    return text

@@ -32,7 +32,8 @@ def _names(values: Any, axis: str) -> tuple[Any, ...] | None:
     if names is None:
         return None
     listed = names.tolist()
-    return None if listed == list(range(len(listed))) else tuple(listed)
+    default = type(names).__name__ == "RangeIndex" and listed == list(range(len(listed)))
+    return None if default else tuple(listed)
 
 
 def check_same_rows(first: Any, second: Any, names: tuple[str, str]) -> None:
@@ -64,10 +65,12 @@ def in_order_of(
     if not hasattr(values, "iloc"):
         return values
     array = values.to_numpy()
+    if array.dtype == object:  # of nullable columns
+        array = np.array(array.tolist())
     for axis in axes:
         names = (row_names, column_names)[axis](values)
-        if names is None:
-            continue
+        if names is None or (names == tuple(range(len(labels))) and isinstance(labels[0], str)):
+            continue  # nothing is said of which row is whose
         order = same_names(labels, as_labels(names))
         if order is None:
             where = ("index", "columns")[axis]

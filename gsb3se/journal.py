@@ -80,9 +80,10 @@ class Journal:
         """What the database cannot do ends as one sentence about its file."""
         try:
             yield
-        except sqlite3.OperationalError as error:
-            raise ValueError(f"{self.path}: {error}; is another run at work on it?") from None
         except sqlite3.Error as error:
+            if "locked" in str(error) or "busy" in str(error):
+                told = f"{self.path}: {error}: another run is at work on it"
+                raise ValueError(told) from None
             raise ValueError(f"{self.path} holds no unfinished work ({error}): delete it") from None
 
     def _begin(self, plan: Mapping[str, str]) -> None:
@@ -197,9 +198,10 @@ def _digest(row: tuple[Any, ...]) -> bytes:
 
 
 def file_stamp(path: str | os.PathLike[str]) -> str:
-    """What tells a file from a changed one: its place, size and time."""
+    """What tells a file from a changed or replaced one: its place, size and times."""
     status = Path(path).stat()
-    return json.dumps([str(Path(path).resolve()), status.st_size, status.st_mtime_ns])
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return json.dumps([str(Path(path).resolve()), status.st_ino, status.st_size, *times])
 
 
 def as_plan(**parts: Any) -> dict[str, str]:

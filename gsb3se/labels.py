@@ -53,6 +53,8 @@ def more_than_once(items: Iterable[Hashable]) -> list[Hashable]:
 
 def _as_label(label: object) -> Label:
     if isinstance(label, str):
+        if any("\ud800" <= letter <= "\udfff" for letter in label) or "\0" in label:
+            raise ValueError(f"a label must be text that UTF-8 can write; got {label!r}")
         return str(label)
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         if not -(2**63) <= int(label) < 2**63:
@@ -140,10 +142,24 @@ def class_names(
     truth, predicted, aim = (distinct_values(column) for column in (*validation, target))
     known = {*truth, *predicted}
     every = as_labels(list({*known, *aim}))
-    if len(truth) > 1 and len(predicted) > 1:  # a single row may well be wrong
-        _check_overlap(truth, predicted, "the true labels", "the predictions of the same rows")
+    check_same_rows_overlap(truth, predicted)
     _check_overlap(tuple(known), aim, "the validation rows", "the predictions of the target")
     return tuple(sorted(every))
+
+
+def check_same_rows_overlap(truth: tuple[Label, ...], predicted: tuple[Label, ...]) -> None:
+    """Raise ValueError if the true labels and predictions of the same rows share no class.
+
+    A single class that is always predicted may well be wrong each time, unless it is the same but
+    for how it is written.
+    """
+    alike = {_loosely(label) for label in truth} & {_loosely(label) for label in predicted}
+    if (len(truth) > 1 and len(predicted) > 1) or alike:
+        _check_overlap(truth, predicted, "the true labels", "the predictions of the same rows")
+
+
+def _loosely(label: Label) -> str:
+    return str(label).strip().casefold()
 
 
 def _check_overlap(
@@ -174,8 +190,7 @@ def distinct_values(*columns: NDArray[np.generic]) -> tuple[Label, ...]:
 
 def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
     """A column of label values as a one-dimensional array."""
-    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
-        raise ValueError(f"{name} has masked values: drop those rows first")
+    check_not_masked(values, name)
     column = np.asarray(values)
     if column.size == 0 and column.ndim == 1:
         return column.astype(np.int64)
@@ -200,6 +215,12 @@ def as_column(values: ArrayLike, name: str) -> NDArray[np.generic]:
             if not isinstance(value, str | int) and _is_missing(value):
                 raise _missing(name, row)
     return column
+
+
+def check_not_masked(values: object, name: str) -> None:
+    """Raise ValueError where a masked array hides values, which numpy would bring back."""
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise ValueError(f"{name} must not have masked values: drop or fill them first")
 
 
 def _check_all_text(values: ArrayLike, name: str) -> None:

@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
 from gsb3se.graph import IdentityPlusOnes, LabelGraph
-from gsb3se.labels import Label, as_integer, same_names
+from gsb3se.labels import Label, same_names
 from gsb3se.prior import Prior
 from gsb3se.simplex import Matrix, Vector
 
@@ -167,6 +167,15 @@ class Problem:
         return []  # pop and append are atomic, so that threads may share a problem
 
 
+def _spells_number(name: str) -> bool:
+    """Whether a name is a number in any notation, such as '02'."""
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_same_labels(counted: tuple[Label, ...], of_graph: tuple[Label, ...] | None) -> None:
     """Raise ValueError unless both name the same classes in the same order.
 
@@ -176,7 +185,7 @@ def _check_same_labels(counted: tuple[Label, ...], of_graph: tuple[Label, ...] |
         return
     places = same_names(counted, of_graph)
     positional = counted == tuple(range(len(counted)))
-    numbered = all(isinstance(name, int) or as_integer(name) is not None for name in of_graph)
+    numbered = all(isinstance(name, int) or _spells_number(name) for name in of_graph)
     if places == list(range(len(counted))) or (places is None and positional and not numbered):
         return
     differ = "stand in another order" if places is not None else "differ"

@@ -35,6 +35,21 @@ else:
 _MOST_PENDING = 1 << 18  # cells that are kept one by one before they are summed
 
 
+def _check_largest(logits: Tensor, largest: Tensor) -> None:
+    """Raise ValueError where no class of a row, or more than one, is the most likely."""
+    strange = ~largest.isfinite()
+    if not strange.any():
+        return
+    at = strange.nonzero()[:, 0]
+    sure = (largest[at] == torch.inf) & ((logits[at] == torch.inf).sum(dim=1) == 1)
+    if not sure.all():
+        row = int(at[~sure][0])
+        raise ValueError(
+            f"the largest logit of a row must be a number, or infinite once; row {row} of the "
+            f"batch has {logits[row, :5].tolist()}{' ...' if logits.shape[1] > 5 else ''}"
+        )
+
+
 class LabelShiftMetric(Metric):
     """The posterior of the target's class shares, counted batch by batch.
 
@@ -125,13 +140,17 @@ class LabelShiftMetric(Metric):
                     f"logits must be (n, {self.num_classes}), a column a class; got "
                     f"{tuple(values.shape)}"
                 )
-            if self.validate_args and values.is_floating_point() and values.isnan().any():
-                row = int(values.isnan().any(dim=1).nonzero()[0])
+            if values.is_sparse or values.is_complex() or values.dtype == torch.bool:
                 raise ValueError(
-                    f"logits must not be NaN; found one in row {row} of the batch: NaN would be "
-                    "counted as a class"
+                    f"logits must be real numbers of a dense tensor; got {values.dtype}"
+                    f"{' of a sparse one' if values.is_sparse else ''}"
                 )
-            return values.argmax(dim=1)
+            if len(values) == 0:
+                return values.new_zeros(0, dtype=torch.long)
+            largest, classes = values.max(dim=1)
+            if self.validate_args and values.is_floating_point():
+                _check_largest(values, largest)
+            return classes
         if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
             expected = "(n,) classes or (n, K) logits" if name == "predictions" else "(n,) classes"
             raise ValueError(

@@ -107,13 +107,38 @@ def _load(path: Path, content: str, device: str) -> Checkpoint:
         settings, typical = dict(metadata["settings"]), part(tensors, "typical.")
         if any(not isinstance(n, int) or not 0 <= n <= _WIDEST for n in settings.values()):
             raise ValueError(f"its settings are none of an encoder: {settings}")
-        encoder = Encoder(**settings)
-        encoder.load_state_dict(part(tensors, "encoder."))
-        if typical and {name: tuple(t.shape) for name, t in typical.items()} != SHAPES:
-            raise ValueError("what it knows of simulated problems has other shapes")
+        encoder = _assembled(settings, part(tensors, "encoder."))
+        _check_typical(typical)
         ranges, card = Ranges.of(metadata["ranges"]), dict(metadata["card"])
     encoder.to(device).eval().requires_grad_(False)
     return Checkpoint(encoder, ranges, typical, card)
+
+
+def _assembled(settings: Mapping[str, int], weights: dict[str, Tensor]) -> Encoder:
+    """An encoder of these weights: no memory and no random number goes into one without them."""
+    if max(settings.get(name, 0) for name in ("before", "after")) > len(weights):
+        raise ValueError(f"{len(weights)} tensors are no encoder of the settings {settings}")
+    with torch.device("meta"):
+        encoder = Encoder(**settings)
+    wanted = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+    if wanted != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
+        raise ValueError(f"its tensors are not those of an encoder of the settings {settings}")
+    if any(t.dtype != torch.float32 or not t.isfinite().all() for t in weights.values()):
+        raise ValueError("its weights must be finite numbers in single precision")
+    encoder.load_state_dict(weights, assign=True)
+    return encoder
+
+
+def _check_typical(typical: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless it tells familiar problems from others, or is empty."""
+    if not typical:
+        return
+    if {name: tuple(tensor.shape) for name, tensor in typical.items()} != SHAPES:
+        raise ValueError("what it knows of simulated problems has other shapes")
+    if any(t.dtype != torch.float64 or not t.isfinite().all() for t in typical.values()):
+        raise ValueError("what it knows of simulated problems must be finite numbers")
+    if not (typical["limit"] > 0).all():
+        raise ValueError("its limits of familiar problems must be positive")
 
 
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -311,7 +311,7 @@ def test_the_validation_side_is_prepared_once(tmp_path, predictions, monkeypatch
 def test_unfinished_work_is_neither_lost_nor_mixed_up(run, logs, tmp_path):
     arguments = ("logs.csv", "--by", "day", "--backend", "newton")
     with Journal(tmp_path / "out.parquet.unfinished", {"seed": "0"}, resume=False):
-        assert failed_with(run_batch(run, *arguments, "--resume"), "another run at work")
+        assert failed_with(run_batch(run, *arguments, "--resume"), "another run is at work")
     assert failed_with(run_batch(run, *arguments), "--resume goes on with it")
     failed_with(run_batch(run, *arguments, "--resume", "--seed", "1"), "differs in")
     (tmp_path / "out.parquet.unfinished").write_text("something else")

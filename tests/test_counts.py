@@ -137,7 +137,7 @@ def test_bad_counts_are_named(confusion, target, labels, message):
         (([0], [1], [1], {0, 1}), "labels must be given in order, as a list; got set"),
         (([0], [1], [1], 5), "labels must be given in order, as a list; got int"),
         (([0], [1], [1], [2**63, 1]), "must fit into 64 bits"),
-        ((np.ma.array([0, 1], mask=[0, 1]), [0, 1], [1]), "y_true has masked values"),
+        ((np.ma.array([0, 1], mask=[0, 1]), [0, 1], [1]), "y_true must not have masked values"),
         (([[0, 1]], [[0, 1]], [0]), "y_true must be one-dimensional"),
         (([0], [0], [0]), "at least 2 classes; got 1"),
     ],

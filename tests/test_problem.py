@@ -20,7 +20,7 @@ def test_problem_checks_counts_and_graph_against_each_other():
 
 @pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, "1", None, True])
 def test_prior_rejects_what_is_not_positive(value):
-    with pytest.raises(ValueError, match="a_q must be a positive"):
+    with pytest.raises(ValueError, match="a_q must be a number from"):
         gs.Prior(a_q=value)
 
 

@@ -27,12 +27,12 @@ from gsb3se.cli.console import (
     table,
 )
 from gsb3se.cli.inputs import Columns, read_shares, read_validation
-from gsb3se.cli.model_options import backend_options, in_order, model_options
+from gsb3se.cli.model_options import backend_options, checkpoint_file, in_order, model_options
 from gsb3se.counting import Groups, TargetColumns
 from gsb3se.counts import ShiftCounts
 from gsb3se.errors import some_of
 from gsb3se.estimate import Backend, BatchBackend, identity
-from gsb3se.files import whole
+from gsb3se.files import read_npz, whole
 from gsb3se.graph import LabelGraph
 from gsb3se.journal import FAILED, Journal, as_plan, file_stamp
 from gsb3se.labels import printable
@@ -138,7 +138,7 @@ def batch(
     with plain_speech(), cleaning_up_on_sigterm():
         columns = _target_columns(keys, model_column, prediction_column, count_column)
         files = counting.target_files(target)
-        read = (validation, labels, graph, source_prior, *files)
+        read = (validation, labels, graph, source_prior, checkpoint_file(backend), *files)
         check_output(out, "--out", *batch_output.SUFFIXES, inputs=read)
         if model_column is None and not pool_models:
             _check_one_model(validation, files)
@@ -200,17 +200,21 @@ def _target_columns(
 
 
 def _check_one_model(validation: Path, files: list[Path]) -> None:
-    """Refuse to pool the confusions of several classifiers unless that is asked for."""
-    if not all(_MODEL in inputs.names_of_columns(path) for path in (validation, files[0])):
+    """Refuse to pool the predictions of several classifiers unless that is asked for."""
+    if validation.suffix == ".npz":
+        column = read_npz(validation, [_MODEL]).get(_MODEL)
+        here = None if column is None else set(column.astype(str).tolist())
+    else:
+        here = counting.values_in(counting.target_files([validation]), _MODEL)
+    there = counting.values_in(files, _MODEL)
+    if here is None or there is None or len(here | there) <= 1:
         return
-    models = inputs.read_columns(validation, [_MODEL])[_MODEL]
-    names = sorted(set(models.astype(str).tolist()))
-    if len(names) > 1:
-        raise ValueError(
-            f"the validation and target files have a column {_MODEL!r}, with {some_of(names)} "
-            f"in {validation}: give --model-column {_MODEL} to infer each by its own confusions, "
-            "or --pool-models to take them for one classifier"
-        )
+    raise ValueError(
+        f"the validation and target files have a column {_MODEL!r}, with "
+        f"{some_of(sorted(here)) or 'no value'} in {validation} and "
+        f"{some_of(sorted(there)) or 'no value'} in the target: give --model-column {_MODEL} to "
+        "infer each by its own confusions, or --pool-models to take them for one classifier"
+    )
 
 
 def _problems(

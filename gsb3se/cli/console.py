@@ -88,7 +88,7 @@ def check_output(
     """Say before the work what would keep its result from being written.
 
     Args:
-        inputs: files that are read, none of which may be written over.
+        inputs: files and folders that are read, which may not be written over or into.
     """
     if path is None:
         return
@@ -98,9 +98,16 @@ def check_output(
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
     for source in inputs:
-        if source is not None and path.exists() and source.exists() and path.samefile(source):
+        if source is None or not source.exists():
+            continue
+        if path.exists() and path.samefile(source):
             raise ValueError(
                 f"{option} {path} would overwrite the input {source}: give another name"
+            )
+        if source.is_dir() and source.resolve() in path.resolve().parents:
+            raise ValueError(
+                f"{option} {path} lies in the input {source}, of which every file is read: give "
+                "another folder"
             )
 
 

@@ -11,7 +11,12 @@ import numpy as np
 from gsb3se import plots
 from gsb3se.cli.console import File, check_output, console, plain_speech, table
 from gsb3se.cli.inputs import input_files, input_options, read_inputs
-from gsb3se.cli.model_options import backend_options, load_graph, model_options
+from gsb3se.cli.model_options import (
+    backend_options,
+    checkpoint_file,
+    load_graph,
+    model_options,
+)
 from gsb3se.counts import ShiftCounts
 from gsb3se.estimate import Backend
 from gsb3se.estimate import estimate as infer
@@ -57,7 +62,7 @@ def estimate(
     gsb3se estimate --counts counts.npz --backend amortized --checkpoint encoder.safetensors
     """
     with plain_speech():
-        files = [graph, *input_files(sources)]
+        files = [graph, checkpoint_file(backend), *input_files(sources)]
         for path in out:
             check_output(path, "--out", ".csv", ".json", ".npz", inputs=files)
         check_output(plot, "--plot", *plots.SUFFIXES, inputs=files)

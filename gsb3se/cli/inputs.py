@@ -27,6 +27,8 @@ from gsb3se.labels import (
     as_column,
     as_integer,
     as_labels,
+    as_text_labels,
+    check_same_rows_overlap,
     class_names,
     distinct_values,
     encode,
@@ -170,7 +172,10 @@ def read_validation(
     if isinstance(labels, Path):
         labels = read_labels(labels, like=truth)
     truth, predicted = as_column(truth, columns.label), as_column(predicted, columns.prediction)
-    names = distinct_values(truth, predicted) if labels is None else labels
+    if labels is None:
+        check_same_rows_overlap(distinct_values(truth), distinct_values(predicted))
+        labels = distinct_values(truth, predicted)
+    names = _as_numbered(labels) if truth.dtype.kind in "iu" else labels
     times = np.ones(len(truth), dtype=np.int64)
     if columns.count is not None:
         times = _as_counts(path, found[columns.count], len(truth))
@@ -181,9 +186,19 @@ def read_validation(
     counts = {}
     for name in np.unique(models).tolist():
         here = models == name
+        if not times[here].any():
+            raise ValueError(f"{path} has no validation rows{name and f' of the model {name!r}'}")
         confusion = sparse.coo_array((times[here], (rows[here], cells[here])), shape=(n, n))
         counts[name] = ShiftCounts(confusion, np.ones(n, dtype=np.int64), names)
     return counts
+
+
+def _as_numbered(labels: tuple[Label, ...]) -> tuple[Label, ...]:
+    """Names for classes that are whole numbers in a file: as numbers, or else the positions."""
+    if isinstance(labels[0], int):
+        return labels
+    whole = as_text_labels([str(label) for label in labels])
+    return whole if isinstance(whole[0], int) else tuple(range(len(labels)))
 
 
 def read_shares(path: Path, labels: tuple[Label, ...]) -> NDArray[np.float64]:
@@ -196,7 +211,14 @@ def read_shares(path: Path, labels: tuple[Label, ...]) -> NDArray[np.float64]:
         shares = found["share"].astype(float)
     except ValueError:
         raise ValueError(f"{path}: the column 'share' must hold numbers") from None
+    if twice := more_than_once(names.tolist()):
+        raise ValueError(f"{path} has more than one share of {some_of(twice)}")
     known = dict(zip(names.tolist(), shares.tolist(), strict=True))
+    if strange := [name for name in known if name not in labels]:
+        raise ValueError(
+            f"{path} has a share of {some_of(strange)}, unknown among the {len(labels)} labels "
+            f"({some_of(labels, most=3)})"
+        )
     if missing := [label for label in labels if label not in known]:
         raise ValueError(f"{path} has no share of {some_of(missing)}")
     return as_distribution([known[label] for label in labels], f"the shares of {path}")
@@ -296,7 +318,10 @@ def _tidy(path: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
         return values
     if values.dtype.itemsize > 4 * LONGEST:
         _check_length(path, name, max(values.ravel().tolist(), key=len))
-    return np.strings.strip(values)
+    stripped = np.strings.strip(values)
+    if (empty := np.flatnonzero(stripped.ravel() == "")).size:
+        raise ValueError(f"{path}: the column {name!r} is empty in row {empty[0]}")
+    return stripped
 
 
 def _check_length(path: Path, name: str, text: str) -> None:
@@ -305,20 +330,6 @@ def _check_length(path: Path, name: str, text: str) -> None:
             f"{path}: the column {name!r} holds a text of {len(text):,} letters; a label has at "
             f"most {LONGEST}"
         )
-
-
-def names_of_columns(path: Path) -> list[str]:
-    """The columns of a CSV or Parquet file, or the arrays of an NPZ file."""
-    if path.is_dir():
-        return names_of_columns(target_files([path])[0])
-    with whole(path):
-        if path.suffix == ".csv":
-            with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-                return next(csv.reader(file), [])
-        if path.suffix == ".parquet":
-            parquet = require("pyarrow.parquet", extra="batch")
-            return list(parquet.ParquetFile(path).schema_arrow.names)
-        return names_in_npz(path) if path.suffix == ".npz" else []
 
 
 def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
@@ -345,6 +356,8 @@ def _read_parquet(path: Path, wanted: list[str]) -> dict[str, NDArray[Any]]:
         if _is_text(types, column.type):
             text = column.to_pylist()
             _check_length(path, name, max(text, key=len, default=""))
+            if any("\0" in value for value in set(text)):
+                raise ValueError(f"{path}: the column {name!r} holds a NUL, which no label may")
             columns[name] = np.array(text, dtype=str)
         else:
             columns[name] = column.to_numpy()
@@ -401,12 +414,18 @@ def read_labels(path: Path, like: NDArray[Any] | None = None) -> tuple[Label, ..
         found = read_json(path)
         if not isinstance(found, list):
             raise ValueError(f"{path}: expected a JSON list of labels")
+        _check_length(path, "labels", max(filter(_is_str, found), key=len, default=""))
         return as_labels(found)
-    lines = read_text(path).split("\n")
-    names = np.array([line.strip() for line in lines if line.strip()])
+    lines = [line.strip() for line in read_text(path).split("\n") if line.strip()]
+    _check_length(path, "labels", max(lines, key=len, default=""))
+    names = np.array(lines)
     if like is not None and like.dtype.kind in "iu" and _is_integer_text(names):
         names = _to_integers(names)
     return as_labels(names.tolist())
+
+
+def _is_str(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def read_json(path: Path) -> Any:
@@ -415,6 +434,8 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path), object_pairs_hook=_distinct_keys)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
+    except ValueError as error:  # such as a number of thousands of digits
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

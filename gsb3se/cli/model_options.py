@@ -74,6 +74,12 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def checkpoint_file(backend: Backend) -> Path | None:
+    """The file of weights that a backend reads, if there is one."""
+    path = Path(getattr(backend, "checkpoint", ""))
+    return path if path.is_file() else None
+
+
 def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a backend; below :func:`model_options`, whose ``hmc`` it takes.
 

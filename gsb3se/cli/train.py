@@ -79,10 +79,10 @@ def train(
 
         plan = None
         if not resume:
-            if (out / STATE).exists():
+            if (out / STATE).exists() or (out / ENCODER).exists():
                 raise ValueError(
-                    f"{out} holds a training already: go on with it by --resume, or take another "
-                    "folder"
+                    f"{out} holds a training, or the encoder of one, already: go on with it by "
+                    "--resume, or take another folder"
                 )
             ranges = Ranges(classes=classes)
             settings = {"width": width}
