@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gsb3se.counting import Groups
 from gsb3se.errors import MissingExtra, require
 from gsb3se.estimate import Backend, BatchBackend, PreparedSource, PreparingBackend
-from gsb3se.journal import FAILED, GroupResult, Journal
+from gsb3se.journal import FAILED, DamagedJournal, GroupResult, Journal
 from gsb3se.posterior import Posterior
 from gsb3se.problem import Problem
 from gsb3se.simplex import Vector
@@ -216,7 +216,7 @@ def run(
     """
     finished = journal.finished()
     if not finished <= set(range(len(groups))):
-        raise ValueError(f"{journal.path} knows groups that do not exist: delete it to start anew")
+        raise DamagedJournal(f"{journal.path} knows groups that do not exist: delete it")
     tell(len(finished))
     hopeless = {place: found for place, found in unusable(job, groups) if place not in finished}
     journal.keep(hopeless.items())

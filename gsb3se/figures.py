@@ -5,6 +5,7 @@ All lines and letters that shall follow a page's colours are of one colour, INK.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,7 +181,7 @@ class Drift:
         names: of the W windows.
         shift: (W,) L1 distance to the source prior; flagged: (W,) whether it is an alert.
         alert: the distance from which it can be one.
-        mean, low, high: (W, K); source: (K,).
+        mean, low, high, source: (W, K).
         labels: the K classes; level: of the intervals.
     """
 
@@ -191,7 +192,7 @@ class Drift:
     mean: Matrix
     low: Matrix
     high: Matrix
-    source: Vector
+    source: Matrix
     labels: tuple[Label, ...]
     level: float
 
@@ -236,7 +237,7 @@ def drift_shares(drift: Drift) -> Any:
             at, drift.low[:, i], drift.high[:, i], color=BLUE, alpha=0.3, linewidth=0
         )
         panel.plot(at, drift.mean[:, i], "-", color=BLUE, linewidth=1.2)
-        panel.axhline(drift.source[i], color=ORANGE, linewidth=1)
+        panel.plot(at, drift.source[:, i], "-", color=ORANGE, linewidth=1)
         panel.set_title(name_of(drift.labels[i]), fontsize=8, color=INK, loc="left")
         panel.set_ylim(bottom=0)
     for panel in panels.flat[len(chosen) :]:
@@ -244,6 +245,13 @@ def drift_shares(drift: Drift) -> Any:
     for panel in panels[-1]:
         _window_ticks(panel, drift.names, most=2)
     return figure
+
+
+def write(figure: Any, file: Any, **settings: Any) -> None:
+    """Write a figure; letters that no font of this machine has become boxes without a word."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(file, **settings)
 
 
 def name_of(label: Label, longest: int = _LONGEST_NAME) -> str:
@@ -255,8 +263,9 @@ def name_of(label: Label, longest: int = _LONGEST_NAME) -> str:
 
 
 def no_formula(label: Label) -> str:
-    """A label as text in which matplotlib sees no formula."""
-    return printable(label).replace("$", r"\$")
+    """A label as text in which matplotlib sees no formula, and which no legend leaves out."""
+    text = printable(label).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _window_ticks(axes: Any, names: list[str], most: int = 5) -> None:

@@ -37,6 +37,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     of power. A file that is replaced keeps its mode; a new one has that of any new file.
     """
     path = Path(path)
+    if path.is_symlink():
+        path = path.resolve()  # what it points to is meant
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
     beside = path.with_name(f".{path.name[:_LONGEST_STEM]}.{secrets.token_hex(6)}")
@@ -114,13 +116,21 @@ def save_arrays(path: str | os.PathLike[str], kind: str, **arrays: object) -> No
     content = stamped | {name: np.asarray(value) for name, value in arrays.items()}
     if any(array.dtype.hasobject for array in content.values()):
         raise ValueError(f"a {kind} file holds numbers and text only")
-    write_atomically(path, lambda file: np.savez_compressed(file, **content))  # type: ignore[arg-type]
+    # Packed a hundredfold, a large file would be refused as one that is made to fill the memory.
+    large = sum(array.nbytes for array in content.values()) > _LARGE
+    save: Any = np.savez if large else np.savez_compressed
+    write_atomically(path, lambda file: save(file, **content))
 
 
 def load_arrays(
-    path: str | os.PathLike[str], kind: str, *required: str
+    path: str | os.PathLike[str], kind: str, *required: str, optional: Collection[str] | None = ()
 ) -> dict[str, NDArray[np.generic]]:
-    """Load what :func:`save_arrays` wrote for this kind; pickles are refused."""
+    """Load what :func:`save_arrays` wrote for this kind; pickles are refused.
+
+    Args:
+        required: arrays that must be there.
+        optional: others to read where they are there; None for all.
+    """
     about = read_npz(path, ("kind", "version"))
     found = str(about.get("kind", "unknown"))
     if found != kind:
@@ -133,7 +143,7 @@ def load_arrays(
             f"{path} has format version {int(version)} and this gsb3se reads up to "
             f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
         )
-    arrays = read_npz(path)
+    arrays = read_npz(path, None if optional is None else {*required, *optional})
     check_present(path, arrays, *required)
     return arrays
 
@@ -228,11 +238,14 @@ def read_npz(
             for entry in archive.infolist()
             if wanted is None or _array_name(entry) in wanted
         }
-        packed = sum(entry.compress_size for entry in entries.values())
-        size = sum(entry.file_size for entry in entries.values())
-        if size > _LARGE and size > _MOST_EXPANDED * packed:
+        packed = [entry.compress_size for entry in entries.values()]
+        sizes = [entry.file_size for entry in entries.values()]
+        # A damaged index may tell of more than the file has, or of the same bytes twice.
+        allowed = _MOST_EXPANDED * min(sum(packed), _file_size(path))
+        grown = [s for s, p in zip(sizes, packed, strict=True) if s > _LARGE + _MOST_EXPANDED * p]
+        if grown or (sum(sizes) > _LARGE and sum(sizes) > allowed):
             raise ValueError(
-                f"{path} would grow from {packed / 1e6:.3g} MB to {size / 1e9:.3g} GB: it is "
+                f"{path} would grow to {sum(sizes) / 1e9:.3g} GB from what it has packed: it is "
                 "damaged, or made to fill the memory"
             )
         for name, entry in entries.items():
@@ -260,6 +273,12 @@ def _opened_npz(path: str | os.PathLike[str] | BinaryIO) -> zipfile.ZipFile:
         raise
     except Exception:
         raise ValueError(f"{path} is not an NPZ file of plain arrays") from None
+
+
+def _file_size(path: str | os.PathLike[str] | BinaryIO) -> int:
+    if isinstance(path, str | os.PathLike):
+        return Path(path).stat().st_size
+    return path.seek(0, os.SEEK_END)
 
 
 def _array_name(entry: zipfile.ZipInfo) -> str:

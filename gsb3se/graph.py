@@ -432,13 +432,21 @@ class LabelGraph:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelGraph:
         """Load what :meth:`save` wrote."""
-        arrays = load_arrays(path, "LabelGraph", "n_classes", "exchangeable", "bridges")
+        arrays = load_arrays(
+            path,
+            "LabelGraph",
+            *("n_classes", "exchangeable", "bridges"),
+            optional=("labels", "data", "indices", "indptr"),
+        )
         with whole(path):
             return cls.from_arrays(arrays, path)
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any], path: str | os.PathLike[str]) -> LabelGraph:
         """What :meth:`to_arrays` gave; ``path`` is where errors say it is from."""
+        kinds = {"n_classes": "iu", "exchangeable": "b", "bridges": "iu"}
+        if wrong := [name for name, kind in kinds.items() if arrays[name].dtype.kind not in kind]:
+            raise ValueError(f"{path} is damaged: {some_of(wrong)} is of another type")
         n = int(arrays["n_classes"])
         labels = arrays["labels"].tolist() if "labels" in arrays else None
         if arrays["exchangeable"]:

@@ -45,6 +45,10 @@ class GroupResult(NamedTuple):
     numbers: Matrix | None = None
 
 
+class DamagedJournal(ValueError):
+    """The file holds nothing that a run could go on with."""
+
+
 class Journal:
     """Finished groups by their places; a group is in it wholly or not at all.
 
@@ -60,6 +64,10 @@ class Journal:
 
     def __init__(self, path: Path, plan: Mapping[str, str], resume: bool) -> None:
         self.path = path
+        if path.exists() and not path.is_file():
+            raise ValueError(
+                f"{path} is where unfinished work is kept, and is no file: move it away"
+            )
         if path.exists() and not resume:
             raise ValueError(
                 f"unfinished work lies in {path}: --resume goes on with it; delete it to start anew"
@@ -84,7 +92,8 @@ class Journal:
             if "locked" in str(error) or "busy" in str(error):
                 told = f"{self.path}: {error}: another run is at work on it"
                 raise ValueError(told) from None
-            raise ValueError(f"{self.path} holds no unfinished work ({error}): delete it") from None
+            told = f"{self.path} holds no unfinished work of this version ({error}): delete it"
+            raise DamagedJournal(told) from None
 
     def _begin(self, plan: Mapping[str, str]) -> None:
         """Lock the file; write the plan, or check that it is the one that was written."""
@@ -145,13 +154,18 @@ class Journal:
             for row in self._connection.execute("select * from results order by place"):
                 self._check_digest(row)
                 _, status, message, shift, probability, numbers, _ = row
+                if not isinstance(numbers, bytes | None):
+                    raise self._damaged()
                 array = None if numbers is None else np.frombuffer(numbers).reshape(4, -1)
                 yield GroupResult(status, message, shift, probability, array)
 
     def _check_digest(self, row: tuple[Any, ...]) -> None:
         """Refuse a row that is not as it was written."""
         if row[-1] != _digest(row[:-1]):
-            raise ValueError(f"{self.path} is damaged: delete it to start anew")
+            raise self._damaged()
+
+    def _damaged(self) -> DamagedJournal:
+        return DamagedJournal(f"{self.path} is damaged: delete it to start anew")
 
     def only_failures(self) -> str | None:
         """Why the first group failed, if all did."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_CLASSES = 60  # in one picture, the most frequent
 _MOST_COMPARED = 30
+_LONGEST_NAME = 40
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -55,8 +56,8 @@ def intervals(
         marked = np.asarray(shares, dtype=float)
         if marked.shape != (posterior.n_classes,):
             raise ValueError(f"{name!r} must hold a share for each class; got {marked.shape}")
-        axes.plot(marked[order], place, marker, label=name, alpha=0.8)
-    axes.set_yticks(place, [figures.no_formula(posterior.labels[i]) for i in order])
+        axes.plot(marked[order], place, marker, label=figures.name_of(name), alpha=0.8)
+    axes.set_yticks(place, [figures.name_of(posterior.labels[i], _LONGEST_NAME) for i in order])
     axes.set_xlim(left=0)
     axes.set_xlabel(f"share of the target, with {100 * level:.3g} % intervals")
     if len(order) < posterior.n_classes:
@@ -161,7 +162,7 @@ def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         axes.plot(shares[order], place, marker, color="0.25", alpha=0.7, clip_on=False, label=name)
     if comparison.truth is not None:
         axes.plot(comparison.truth[order], place, "k|", markersize=14, label="truth")
-    axes.set_yticks(place, [figures.no_formula(reference.labels[i]) for i in order])
+    axes.set_yticks(place, [figures.name_of(reference.labels[i], _LONGEST_NAME) for i in order])
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"share of the target: means and {100 * level:.3g} % intervals")
@@ -184,4 +185,4 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
 def _write(figure: Any, path: str | os.PathLike[str]) -> None:
     _check_suffix(path)
     form = Path(path).suffix.lower()[1:]
-    write_atomically(path, lambda file: figure.savefig(file, format=form, dpi=150))
+    write_atomically(path, lambda file: figures.write(figure, file, format=form, dpi=150))

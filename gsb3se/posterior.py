@@ -325,18 +325,38 @@ class Posterior:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Posterior:
         """Load what :meth:`save` wrote."""
-        arrays: dict[str, Any] = load_arrays(path, "Posterior", "form", "labels", "about")
+        arrays: dict[str, Any] = load_arrays(
+            path, "Posterior", "form", "labels", "about", optional=None
+        )
         with whole(path):
             form = _form(arrays)
             about = json.loads(str(arrays["about"]))
             diagnostics = _diagnostics(about)
             labels = tuple(arrays["labels"].tolist())
             backend, n_target = str(about["backend"]), about["n_target"]
-            if not isinstance(n_target, int | None):
+            if not isinstance(n_target, int | None) or isinstance(n_target, bool):
                 raise ValueError("what it says about itself is no record of a posterior")
+            if n_target is not None and n_target < 1:
+                raise ValueError(f"it is of {n_target} target predictions")
             problem = _problem(arrays, about, path)
+            if problem is not None and problem.counts.labels != labels:
+                raise ValueError("its labels are not those of its counts")
             confusion = arrays.get("confusion_mean")
-            return cls(form, labels, diagnostics, backend, confusion, n_target, problem)
+            if confusion is not None:
+                _check_columns(confusion)
+            loaded = cls(form, labels, diagnostics, backend, confusion, n_target, problem)
+            with np.errstate(all="ignore"):
+                if not (np.isfinite(loaded.mean).all() and np.isfinite(loaded.sd).all()):
+                    raise ValueError("its shares are not finite numbers")
+            return loaded
+
+
+def _check_columns(confusion: NDArray[Any]) -> None:
+    """Raise ValueError unless the columns of a confusion matrix are shares."""
+    if confusion.dtype.kind != "f" or confusion.ndim != 2 or not (confusion >= 0).all():
+        raise ValueError("confusion_mean must be a matrix of shares")
+    if not np.allclose(confusion.sum(axis=0), 1, atol=1e-3):
+        raise ValueError("the columns of confusion_mean must sum to one")
 
 
 def square_root(covariance: Matrix) -> Matrix:
@@ -378,13 +398,17 @@ def _form(arrays: dict[str, Any]) -> Draws | LogisticNormal | BentStudent:
 def _diagnostics(about: dict[str, Any]) -> Diagnostics:
     """What was saved of a posterior's diagnostics."""
     message, figures = about["message"], about["figures"]
-    if not isinstance(message, str) or not isinstance(figures, dict):
+    told = isinstance(message, str) and bool(message)
+    if not told or not isinstance(figures, dict):
         raise ValueError("what it says about itself is no record of a posterior")
+    for name in ("prior_share", "effective_draws"):
+        if not isinstance(figures.get(name, 0.0), int | float | None):
+            raise ValueError(f"its figure {name!r} is no number")
     findings = tuple(
         Finding(Status(status), str(sentence), str(remedy))
         for status, sentence, remedy in about.get("findings", [])
     )
-    flags = {label: tuple(map(str, told)) for label, *told in about.get("flags", [])}
+    flags = {label: tuple(filter(None, map(str, t))) for label, *t in about.get("flags", [])}
     return Diagnostics(Status(about["status"]), message, figures, findings, flags)
 
 

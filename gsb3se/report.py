@@ -25,7 +25,7 @@ from gsb3se.journal import FAILED
 from gsb3se.labels import Label, as_labels, as_text_labels, printable
 from gsb3se.plots import shares_of
 from gsb3se.posterior import Posterior
-from gsb3se.simplex import Matrix, Vector
+from gsb3se.simplex import Matrix
 from gsb3se.status import Status
 
 _NUMBERS = ("mean", "low", "high", "source", "shift", "shift_probability", "level", "alert")
@@ -156,7 +156,7 @@ class BatchTable:
     def part(self, places: NDArray[np.int64]) -> Drift:
         """Some of the windows, by the last of their keys."""
         names = [str(self.groups[place][-1]) if self.keys else "all" for place in places]
-        by_window = ("shift", "flagged", "mean", "low", "high")
+        by_window = ("shift", "flagged", "mean", "low", "high", "source")
         chosen = {name: getattr(self.drift, name)[places] for name in by_window}
         return replace(self.drift, names=names, **chosen)
 
@@ -192,9 +192,15 @@ def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTa
     keys = table.columns[: table.columns.index("class")]
     classes = table["class"].unique(maintain_order=True).to_list()
     n = len(classes)
-    if table.height == 0 or table.height % n or table["class"].to_list()[:n] != classes:
-        raise ValueError(f"{path} is no result of gsb3se batch: every group must have {n} rows")
+    if table.height == 0:
+        raise ValueError(f"{path} has no rows")
+    if table["class"].to_list() != classes * (table.height // n):
+        raise ValueError(
+            f"{path} is no result of gsb3se batch: every group must have {n} rows, in the same "
+            "order of the classes"
+        )
     first = table.gather_every(n)
+    _check_table(path, table, first, keys, n)
 
     def whole(name: str) -> Matrix:
         return table[name].to_numpy().reshape(-1, n)
@@ -209,7 +215,7 @@ def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTa
         whole("mean"),
         whole("low"),
         whole("high"),
-        _first_known(whole("source")),
+        whole("source"),
         as_text_labels(classes) if suffix == ".csv" else as_labels(classes),
         float(first["level"][0]),
     )
@@ -218,9 +224,28 @@ def read_batch(path: str | os.PathLike[str], certainty: float = 0.95) -> BatchTa
     return BatchTable(keys, groups, drift, first["status"].to_list(), messages, n_target)
 
 
-def _first_known(rows: Matrix) -> Vector:
-    known = np.isfinite(rows).all(axis=1)
-    return rows[int(np.argmax(known))]
+def _check_table(path: object, table: Any, first: Any, keys: list[str], n: int) -> None:
+    """Raise ValueError where numbers of a batch's result cannot be such."""
+
+    def check(fine: Any, told: str) -> None:
+        if not np.all(fine):
+            raise ValueError(f"{path} is no result of gsb3se batch: {told}")
+
+    own = [*keys, "status", "shift", "shift_probability", "level", "alert", "n_target"]
+    for name in own:
+        fine = table[name].eq_missing(first[name].gather(np.arange(table.height) // n))
+        check(fine.to_numpy(), f"{name!r} differs within a group")
+    level, alert = first["level"].to_numpy(), first["alert"].to_numpy()
+    check(first["status"].is_not_null().to_numpy(), "a status is missing")
+    check((level == level[0]) & (alert == alert[0]), "levels or alerts differ between groups")
+    check(0 < level[0] < 1 and 0 <= alert[0] <= 2, "level or alert is out of its range")
+    check((first["n_target"].fill_null(-1) >= 0).to_numpy(), "'n_target' is missing or negative")
+    usable = (table["status"] != FAILED).to_numpy()
+    low, mean, high, source = (table[x].to_numpy() for x in ("low", "mean", "high", "source"))
+    check(((low >= 0) & (low <= high) & (high <= 1))[usable], "an interval is none of a share")
+    check(((mean >= 0) & (mean <= 1) & (source >= 0) & (source <= 1))[usable], "a share is none")
+    shift = table["shift"].to_numpy()[usable]
+    check((shift >= 0) & (shift <= 2.000001), "a shift is missing or out of its range")
 
 
 def of_batch(
@@ -251,7 +276,7 @@ def of_batch(
             drift.mean[farthest],
             drift.low[farthest],
             drift.high[farthest],
-            drift.source,
+            drift.source[farthest],
             drift.level,
         )
         _add_shifts(page, shares, f"The farthest group: {table.name(farthest)}")
@@ -321,14 +346,21 @@ def as_svg(figure: Any, prefix: str, description: str) -> str:
     matplotlib = require("matplotlib", extra="plots")
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        figures.write(figure, text, format="svg", transparent=True, metadata={"Date": None})
     drawn = text.getvalue()
-    drawn = drawn[drawn.index("<svg") :].replace(figures.INK, "var(--ink)")
+    drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
-    drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
+    # Inside tags alone: what stands between them is text that people gave.
+    drawn = re.sub(r"<[^>]*>", lambda tag: _as_ours(tag[0], prefix), drawn)
     described = _escaped(description)
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+
+
+def _as_ours(tag: str, prefix: str) -> str:
+    """A tag of a drawing with the page's ink, and with ids of its own."""
+    tag = tag.replace(figures.INK, "var(--ink)")
+    tag = re.sub(r'\bid="', f'id="{prefix}-', tag)
+    return re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", tag)
 
 
 def _escaped(text: str) -> str:
@@ -438,7 +470,7 @@ def _add_alerts(page: _Page, table: BatchTable, alerts: NDArray[np.int64]) -> No
 
 
 def _moved_most(drift: Drift, place: int) -> str:
-    moved = drift.mean[place] - drift.source
+    moved = drift.mean[place] - drift.source[place]
     i = int(np.argmax(np.abs(moved)))
     return f"{drift.labels[i]} {moved[i]:+.3f}"
 

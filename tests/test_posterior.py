@@ -160,7 +160,7 @@ def test_a_saved_posterior_loads_without_its_backend(drawn, tmp_path):
         ({"r": np.full((4, 250, 2), 0.5)}, "shape of q"),
         ({"draws_tau_q": np.ones(7)}, "draws of tau_q must be"),
         ({"confusion_mean": np.ones(3)}, "confusion_mean must be"),
-        ({"confusion_mean": "none"}, "finite numbers"),
+        ({"confusion_mean": "none"}, "matrix of shares"),
         ({"labels": ["a", "b"]}, "expected 3 labels"),
         ({"about": json.dumps({"status": "ok"})}, "damaged"),
         ({"about": "{"}, "damaged"),

@@ -34,7 +34,7 @@ from gsb3se.errors import some_of
 from gsb3se.estimate import Backend, BatchBackend, identity
 from gsb3se.files import read_npz, whole
 from gsb3se.graph import LabelGraph
-from gsb3se.journal import FAILED, Journal, as_plan, file_stamp
+from gsb3se.journal import FAILED, DamagedJournal, Journal, as_plan, file_stamp
 from gsb3se.labels import printable
 from gsb3se.prior import Prior
 from gsb3se.problem import Problem
@@ -174,6 +174,8 @@ def batch(
                 outcome = batch_output.write_results(out, job, groups, journal, certainty)
             except KeyboardInterrupt:
                 notes.print(f"stopped; the same call with --resume goes on ({unfinished})")
+                raise
+            except DamagedJournal:
                 raise
             except Exception:
                 if not journal.discard_if_empty():

@@ -88,7 +88,7 @@ def _build(
             there = some_of(names_in_npz(source)) or "none"
             raise ValueError(f"{source} has no array 'embeddings'; it has {there}")
         if labels is None and "labels" in arrays:
-            labels = tuple(arrays["labels"].tolist())
+            labels = tuple(np.atleast_1d(arrays["labels"]).tolist())
         return LabelGraph.knn(arrays["embeddings"], k, labels=labels)
     if source.suffix == ".json" and isinstance(tree := read_json(source), dict):
         return LabelGraph.from_taxonomy(tree, k, labels)
