@@ -14,7 +14,7 @@ from gsb3se.simulation import simulate_classifier
 from gsb3se_amortized import Amortized
 from gsb3se_amortized import checkpoint as checkpoints
 from gsb3se_amortized.backend import batches_of, sources_of
-from gsb3se_amortized.checkpoint import load
+from gsb3se_amortized.checkpoint import WEIGHTS, _load, load, read_tensors, write_tensors
 from gsb3se_amortized.simulator import simulate_source
 
 
@@ -231,3 +231,41 @@ def test_counts_beyond_all_bounds_give_finite_answers(n, prior):
     assert np.isfinite([post.mean, post.sd]).all()
     assert post.mean[0] > 0.9
     assert "unfamiliar" in post.diagnostics.message
+
+
+def test_loading_takes_no_random_number_of_the_users(tmp_path):
+    _load.cache_clear()
+    torch.manual_seed(5)
+    first = torch.rand(2)
+    torch.manual_seed(5)
+    load("base")
+    assert torch.equal(torch.rand(2), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("typical.limit", torch.full((2,), torch.nan, dtype=torch.float64), "finite"),
+        ("typical.limit", -torch.ones(2, dtype=torch.float64), "positive"),
+        ("typical.mean", None, "other shapes"),
+        ("encoder.temper", torch.tensor(torch.nan), "finite"),
+        ("encoder.temper", torch.ones(3), "not those of an encoder"),
+    ],
+)
+def test_weights_that_cannot_be_meant_are_refused(tmp_path, name, value, message):
+    tensors, metadata = read_tensors(WEIGHTS / "base.safetensors", "gsb3se encoder")
+    tensors = {k: v for k, v in tensors.items() if k != name}
+    write_tensors(
+        tmp_path / "a.safetensors", tensors | ({} if value is None else {name: value}), metadata
+    )
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "a.safetensors")
+
+
+def test_settings_far_beyond_the_weights_cost_nothing(tmp_path):
+    tensors, metadata = read_tensors(WEIGHTS / "base.safetensors", "gsb3se encoder")
+    for settings in ({"width": 4096, "cell_width": 4096}, {"before": 4096}):
+        changed = metadata | {"settings": metadata["settings"] | settings}
+        write_tensors(tmp_path / "a.safetensors", tensors, changed)
+        with pytest.raises(ValueError, match="encoder of the settings"):
+            load(tmp_path / "a.safetensors")

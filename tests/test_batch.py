@@ -21,7 +21,7 @@ from gsb3se import batch, counting
 from gsb3se.batch_places import InProcess, OnDask
 from gsb3se.counting import TargetColumns
 from gsb3se.estimate import identity
-from gsb3se.journal import GroupResult, Journal
+from gsb3se.journal import GroupResult, Journal, file_stamp
 from gsb3se.progress import progress_bar
 from gsb3se.report import read_batch
 from gsb3se_amortized import Amortized
@@ -511,3 +511,74 @@ def test_the_report_reads_what_batch_wrote(run, tmp_path, labels):
         assert set(read_batch(tmp_path / out).drift.labels) == set(labels)
         result = run("report", out, "--out", "page.html")
         assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("column", ["model", "Model", " MODEL "])
+def test_another_model_is_noticed_wherever_it_is(run, logs, tmp_path, column):
+    validation = pl.read_csv(tmp_path / "val.csv")
+    validation.with_columns(model=pl.lit("a")).write_csv(tmp_path / "val.csv")
+    logs.with_columns(pl.lit("b").alias(column)).write_parquet(tmp_path / "logs.parquet")
+    result = run_batch(run, "logs.parquet", "--backend", "newton")
+    assert failed_with(result, "--pool-models to take them for one classifier")
+    folder = tmp_path / "hive" / "model=b"
+    folder.mkdir(parents=True)
+    logs.write_parquet(folder / "part.parquet")
+    assert failed_with(run_batch(run, "hive", "--backend", "newton"), "with 'a' in val.csv")
+    empty = logs.with_columns(pl.lit(None, pl.String).alias(column))
+    empty.write_parquet(tmp_path / "logs.parquet")
+    assert run_batch(run, "logs.parquet", "--backend", "newton").exit_code == 0
+
+
+def test_validation_labels_in_another_spelling_are_refused(run, logs, tmp_path):
+    validation = pl.read_csv(tmp_path / "val.csv")
+    upper = validation.with_columns(pl.col("prediction").str.to_uppercase())
+    upper.write_csv(tmp_path / "val.csv")
+    assert failed_with(run_batch(run, "logs.parquet"), "have no class in common")
+
+
+def test_validation_counts_of_zero_are_no_rows(run, logs, tmp_path):
+    write_csv(tmp_path / "val.csv", label=["ant", "bee"], prediction=["ant", "bee"], n=[0, 0])
+    write_csv(tmp_path / "new.csv", prediction=["ant", "bee"], n=[3, 4])
+    result = run_batch(run, "new.csv", "--count-column", "n")
+    assert failed_with(result, "val.csv has no validation rows")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"), [("ant,.1\n", "more than one share of 'ant'"), ("zebra,.1\n", "'zebra'")]
+)
+def test_a_source_prior_names_each_class_once(run, logs, tmp_path, more, message):
+    (tmp_path / "prior.csv").write_text("class,share\nant,.4\nbee,.3\ncow,.3\n" + more)
+    result = run_batch(run, "logs.parquet", "--source-prior", "prior.csv")
+    assert failed_with(result, message)
+
+
+def test_nothing_is_written_into_a_folder_that_is_read(run, logs, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "val.csv").rename(tmp_path / "kept" / "val.csv")
+    for name in ("val.csv", "new.csv"):
+        out = ("--out", f"kept/../kept/{name}")
+        result = run("batch", "logs.parquet", "--validation", "kept", *out)
+        assert failed_with(result, "lies in the input")
+
+
+def test_a_replaced_file_of_the_same_size_and_time_is_another(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("one")
+    before, times = file_stamp(path), path.stat()
+    (tmp_path / "b").write_text("two")
+    (tmp_path / "b").replace(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert file_stamp(path) != before
+
+
+def test_whole_numbers_meet_a_graph_whose_names_are_text(run, tmp_path):
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=90)
+    write_csv(tmp_path / "val.csv", label=truth, prediction=truth)
+    write_csv(tmp_path / "new.csv", prediction=rng.integers(3, size=50))
+    for names in (["2", "0", "1"], ["cat", "dog", "elk"]):
+        graph = gs.LabelGraph.from_weights(np.ones((3, 3)), labels=names)
+        graph.save(tmp_path / "graph.npz")
+        result = run_batch(run, "new.csv", "--graph", "graph.npz", "--backend", "newton")
+        assert result.exit_code == 0, result.output
+        assert set(pl.read_parquet(tmp_path / "out.parquet")["class"].cast(int)) == {0, 1, 2}

@@ -8,6 +8,8 @@ from commands import failed_with, run_batch, write_csv
 from gsb3se import counting
 from gsb3se.counting import TargetColumns
 
+NAMES = ["ant", "bee", "cow"]
+
 
 @pytest.mark.parametrize("block", [3_000, 20_000, 1 << 22])
 def test_a_large_file_is_counted_as_numpy_counts_it(tmp_path, monkeypatch, block):
@@ -192,3 +194,55 @@ def test_counts_written_in_any_way_are_the_same(run, logs, tmp_path):
         assert result.exit_code == 0, result.output
         tables.append(pl.read_parquet(tmp_path / "out.parquet"))
     assert all(table.equals(tables[0]) for table in tables)
+
+
+def test_blank_lines_are_no_rows(run, logs, tmp_path):
+    write_csv(tmp_path / "plain.csv", prediction=NAMES * 9, day=range(27), times=[1] * 27)
+    lines = (tmp_path / "plain.csv").read_text()
+    (tmp_path / "blank.csv").write_text(lines + "\n , ,\n\n")
+    for more in ([], ["--count-column", "times"], ["--by", "day"]):
+        found = []
+        for file in ("plain.csv", "blank.csv"):
+            result = run_batch(run, file, "--backend", "newton", *more, out="out.csv")
+            if "--count-column" not in more:
+                assert result.exit_code == 0, result.output
+            found.append((result.exit_code, result.output, (tmp_path / "out.csv").exists()))
+        assert found[0] == found[1]
+
+
+def test_a_row_without_a_prediction_is_not_blank(run, logs, tmp_path):
+    write_csv(
+        tmp_path / "gap.csv", prediction=["ant", "", "bee"], day=[1, 1, 1], note=["", "x", ""]
+    )
+    assert failed_with(run_batch(run, "gap.csv"), "1 of its 3 rows have no prediction")
+
+
+def test_a_folder_with_brackets_is_that_folder(tmp_path):
+    for folder, rows in (("x[1]", 2), ("x1", 5)):
+        (tmp_path / folder).mkdir()
+        write_csv(tmp_path / folder / "a.csv", prediction=["ant"] * rows)
+    assert counting.target_files([tmp_path / "x[1]" / "*.csv"]) == [tmp_path / "x[1]" / "a.csv"]
+
+
+def test_keys_that_differ_as_text_stay_apart(run, logs, tmp_path):
+    write_csv(tmp_path / "versions.csv", prediction=NAMES * 3, v=["1", "1.0", "2"] * 3)
+    pl.read_csv(tmp_path / "versions.csv", infer_schema=False).write_parquet(
+        tmp_path / "versions.parquet"
+    )
+    for file in ("versions.csv", "versions.parquet"):
+        assert run_batch(run, file, "--by", "v", "--backend", "newton").exit_code == 0
+        table = pl.read_parquet(tmp_path / "out.parquet")
+        assert table["v"].unique(maintain_order=True).to_list() == ["1", "1.0", "2"]
+
+
+@pytest.mark.parametrize(
+    "key", [pl.Series([b"a", b"b"]), pl.Series([[1], [2]]), pl.Series([{"a": 1}, {"a": 2}])]
+)
+def test_keys_that_no_result_can_hold_are_refused_at_once(run, logs, tmp_path, key):
+    pl.DataFrame({"prediction": ["ant", "bee"], "k": key}).write_parquet(tmp_path / "odd.parquet")
+    assert failed_with(run_batch(run, "odd.parquet", "--by", "k"), "--by k must be text")
+
+
+def test_a_column_that_is_there_twice_is_refused(run, logs, tmp_path):
+    (tmp_path / "twice.csv").write_text("prediction,prediction\nant,bee\n")
+    assert failed_with(run_batch(run, "twice.csv"), "more than one column 'prediction'")

@@ -288,3 +288,44 @@ def test_series_and_frames_are_gone_by_their_names():
     with pytest.raises(ValueError, match="different indexes"):
         ShiftCounts.from_predictions(y, y.iloc[::-1], ["a"])
     assert ShiftCounts.from_predictions(y, y.copy(), ["a"]).n_validation == 3
+
+
+# Names beside values
+
+
+def test_a_target_by_name_is_put_in_order():
+    pandas = pytest.importorskip("pandas")
+    counts = ShiftCounts(9 * np.eye(3, dtype=int), [1, 1, 1], ["a", "b", "c"])
+    named = pandas.Series([30, 20, 10], index=["c", "b", "a"])
+    assert counts.with_target(named).target.tolist() == [10, 20, 30]
+    with pytest.raises(ValueError, match="must name the same 3 classes"):
+        counts.with_target(named.rename({"a": "x"}))
+
+
+def test_whole_numbers_of_an_index_are_names_where_labels_are_numbers():
+    pandas = pytest.importorskip("pandas")
+    seen = pandas.Series([0, 1, 1, 2, 2, 2]).value_counts().sort_index()
+    square = 9 * np.eye(3, dtype=int)
+    assert ShiftCounts(square, seen, [2, 1, 0]).target.tolist() == [3, 2, 1]
+    assert ShiftCounts(square, seen, ["a", "b", "c"]).target.tolist() == [1, 2, 3]
+    nullable = pandas.Series([1, 2, 3], dtype="Int64")
+    assert ShiftCounts(square, nullable).target.tolist() == [1, 2, 3]
+
+
+def test_masked_counts_are_refused():
+    masked = np.ma.masked_equal([[3, 1], [1, 3]], 1)
+    with pytest.raises(ValueError, match="the confusion counts must not have masked values"):
+        ShiftCounts(masked, [1, 2])
+
+
+def test_one_label_in_two_spellings_is_told_however_few_there_are():
+    with pytest.raises(ValueError, match=r"no class in common: 'CAT', 'DOG' against 'cat'"):
+        ShiftCounts.from_predictions(["CAT", "DOG"], ["cat", "cat"], ["cat"])
+    always_wrong = ShiftCounts.from_predictions(["a", "b"], ["c", "c"], ["c"])
+    assert always_wrong.labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("label", ["a" + chr(0), chr(0xD800)])
+def test_labels_that_no_file_can_hold_are_refused(label):
+    with pytest.raises(ValueError, match="UTF-8"):
+        ShiftCounts([[1, 0], [0, 1]], [1, 1], [label, "b"])

@@ -1,8 +1,12 @@
+import io
+import zipfile
+
 import numpy as np
 import pytest
+from numpy.lib.format import write_array_header_1_0
 
 from gsb3se import LabelGraph, ShiftCounts
-from gsb3se.files import save_arrays, write_atomically, write_text
+from gsb3se.files import read_npz, save_arrays, write_atomically, write_text
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -70,3 +74,40 @@ def test_written_files_have_the_usual_rights(tmp_path):
     (tmp_path / "plain").write_text("x")
     write_text(tmp_path / "atomic", "x")
     assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_arrays_that_are_not_asked_for_are_not_read(tmp_path):
+    counts = ShiftCounts([[9, 1], [1, 9]], [5, 5])
+    counts.save(tmp_path / "counts.npz")
+    with zipfile.ZipFile(tmp_path / "counts.npz", "a") as archive:
+        archive.writestr("junk.npy", b"no array")
+    assert ShiftCounts.load(tmp_path / "counts.npz") == counts
+
+
+@pytest.mark.parametrize("claimed", [None, 1 << 30])
+def test_a_file_made_to_fill_the_memory_is_refused(tmp_path, claimed):
+    """Also where its index claims that much more is packed."""
+    path = tmp_path / "bomb.npz"
+    save_arrays(path, "ShiftCounts")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("target.npy", "w") as file:
+            header = io.BytesIO()
+            shape = {"descr": "|u1", "fortran_order": False, "shape": (1 << 29,)}
+            write_array_header_1_0(header, shape)
+            file.write(header.getvalue())
+            for _ in range(1 << 9):
+                file.write(bytes(1 << 20))
+        packed = archive.getinfo("target.npy").compress_size
+    if claimed is not None:
+        content = path.read_bytes()
+        at = content.rindex(packed.to_bytes(4, "little"))  # in the index, which comes last
+        path.write_bytes(content[:at] + claimed.to_bytes(4, "little") + content[at + 4 :])
+    with pytest.raises(ValueError, match="made to fill the memory"):
+        read_npz(path)
+
+
+def test_a_link_is_written_through(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "real").read_text() == "new" and (tmp_path / "link").is_symlink()

@@ -161,6 +161,8 @@ def test_a_saved_posterior_loads_without_its_backend(drawn, tmp_path):
         ({"draws_tau_q": np.ones(7)}, "draws of tau_q must be"),
         ({"confusion_mean": np.ones(3)}, "confusion_mean must be"),
         ({"confusion_mean": "none"}, "matrix of shares"),
+        ({"confusion_mean": -np.eye(3)}, "matrix of shares"),
+        ({"confusion_mean": 5 * np.eye(3)}, "sum to one"),
         ({"labels": ["a", "b"]}, "expected 3 labels"),
         ({"about": json.dumps({"status": "ok"})}, "damaged"),
         ({"about": "{"}, "damaged"),
@@ -274,3 +276,13 @@ def test_the_problem_is_saved_with_its_posterior(tmp_path):
             difference = problem.graph.laplacian.toarray() - made.problem.graph.laplacian.toarray()
             assert np.abs(difference).max() < 1e-15
             assert problem.graph.is_exchangeable == (graph is None)
+
+
+def test_labels_that_are_not_those_of_its_counts_are_refused(tmp_path):
+    counts = gs.ShiftCounts(9 * np.eye(3, dtype=int), [3, 2, 1], ["a", "b", "c"])
+    gs.estimate(counts, backend="newton").save(tmp_path / "post.npz")
+    with np.load(tmp_path / "post.npz") as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "bad.npz", **(arrays | {"labels": ["c", "b", "a"]}))
+    with pytest.raises(ValueError, match="its labels are not those of its counts"):
+        gs.Posterior.load(tmp_path / "bad.npz")

@@ -53,3 +53,11 @@ def test_labels_that_are_numbers_in_text_are_gone_by_their_names():
     assert Problem(counts, text.reordered(counts.labels)).graph.weights[0, 1] == 1
     with pytest.raises(ValueError, match="differ"):
         Problem(counts, gs.LabelGraph.from_weights(weights, labels=["7", "8", "9"]))
+
+
+@pytest.mark.parametrize("names", [("02", "00", "01"), (" 2", "0", "1"), ("+2", "+0", "+1")])
+def test_numbers_in_another_notation_are_no_positions(names):
+    counts = gs.ShiftCounts(np.eye(3, dtype=int), [1, 2, 3])
+    graph = gs.LabelGraph.from_weights(np.ones((3, 3)), labels=names)
+    with pytest.raises(ValueError, match="the labels of counts and graph differ"):
+        gs.Problem(counts, graph)

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 import gsb3se as gs
 from gsb3se.inference.exact_density import ExactDensity
 from gsb3se.inference.posterior_frame import column_gaussians, posterior_frame
-from gsb3se.inference.refinement import Stretch
+from gsb3se.inference.refinement import Plan, Stretch, refine
 from gsb3se.inference.structured import Structured
 from gsb3se.inference.target import TargetDensity
 from gsb3se.model import Latents, Strengths, log_joint
@@ -147,3 +147,21 @@ def test_many_classes_cannot_be_refined():
     counts = gs.ShiftCounts(np.eye(301, dtype=int), np.ones(301, int))
     with pytest.raises(ValueError, match="at most 300 classes"):
         Structured(refine=True).prepared(gs.Problem(counts))
+
+
+def test_chains_that_never_move_end_early():
+    problem, _, _ = random_problem(5, 1, False, n_source=9)
+    density = density_of(problem)
+    steep = density.at
+
+    def hopeless(z, valued=True):
+        there = steep(z, valued)
+        return there._replace(value=there.value - 1e9 * np.abs(z).sum(axis=0))
+
+    density.at = hopeless
+    plan = Plan.of(5)
+    rng = np.random.default_rng(0)
+    levels = np.zeros((5, 8))
+    refined = refine(density, levels, plan, rng)
+    assert not refined.usable
+    assert refined.trajectories < plan.settling

@@ -1,8 +1,11 @@
 """The report: what it says, that it stands alone, and that a browser shows it without complaint."""
 
+import html
 import re
 import shutil
+import warnings
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
@@ -267,3 +270,56 @@ def test_a_browser_shows_it_without_complaint(
         colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         page.close()
     assert colours == {"rgb(22, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"}
+
+
+def test_each_group_is_compared_with_its_own_source(drifting, tmp_path):
+    other = pl.when(pl.col("site") == "south").then(0.1).otherwise(0.2)
+    drifting.with_columns(source=other).write_parquet(tmp_path / "two.parquet")
+    table = report.read_batch(tmp_path / "two.parquet")
+    south = [group[0] == "south" for group in table.groups]
+    np.testing.assert_allclose(table.drift.source, np.where(south, 0.1, 0.2)[:, None] + np.zeros(5))
+    farthest = int(np.nanargmax(table.drift.shift))
+    assert report.of_batch(table).count(f"{table.drift.source[farthest, 0]:.4f}") > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: pl.concat([t[:5], t[5:10].sort("mean", "class"), t[10:]]), "same order"),
+        (lambda t: pl.concat([t[1:], t[:1]]), "differs within a group"),
+        (lambda t: t.with_columns(level=pl.lit(None, pl.Float64)), "levels or alerts differ"),
+        (lambda t: t.with_columns(level=pl.lit(5.0)), "out of its range"),
+        (lambda t: t.with_columns(alert=pl.int_range(60) // 5 * 0.1), "levels or alerts differ"),
+        (lambda t: t.with_columns(mean=pl.lit(None, pl.Float64)), "a share is none"),
+        (lambda t: t.with_columns(low=pl.lit(0.99)), "an interval is none"),
+        (lambda t: t.with_columns(n_target=pl.lit(-3)), "negative"),
+        (lambda t: t.with_columns(status=pl.lit(None, pl.String)), "a status is missing"),
+        (lambda t: t.with_columns(shift=pl.lit(None, pl.Float64)), "a shift is missing"),
+        (lambda t: t[:0], "has no rows"),
+    ],
+)
+def test_tables_that_no_batch_wrote_are_refused(drifting, tmp_path, change, message):
+    change(drifting).write_parquet(tmp_path / "odd.parquet")
+    with pytest.raises(ValueError, match=message):
+        report.read_batch(tmp_path / "odd.parquet")
+
+
+def test_text_in_a_figure_is_left_as_it_is():
+    names = ('id="q', "url(#x", 'href="#z', figures.INK)
+    counts = gs.ShiftCounts(9 * np.eye(4, dtype=int), [4, 3, 2, 1], names)
+    page = report.of_posterior(gs.estimate(counts, backend="newton"))
+    drawn = re.findall(r"<text[^>]*>([^<]*)</text>", page)
+    for name in names:
+        assert html.escape(name, quote=False) in drawn
+
+
+def test_hostile_names_make_valid_pictures(tmp_path):
+    counts = gs.ShiftCounts(9 * np.eye(3, dtype=int), [4, 3, 2], ["$\\foo$", "x" * 400, "\u4e2d"])
+    others = {"[red]" + chr(1): [0.2, 0.3, 0.5], "_hidden": [0.3, 0.3, 0.4], "$\\foo$": [1, 0, 0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        post = gs.estimate(counts, backend="newton")
+        plots.intervals(post, tmp_path / "a.svg", others=others)
+    text = (tmp_path / "a.svg").read_text()
+    ElementTree.fromstring(text)
+    assert "hidden" in text or "_hidden" in text

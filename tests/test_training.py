@@ -290,3 +290,27 @@ def test_logits_that_are_nan_are_no_class(labelled):
     assert metric.target_counts.sum() == 0 and not metric.cells
     quick = LabelShiftMetric(4, validate_args=False)  # which waits for no GPU
     quick.update(logits)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        torch.full((1, 3), -torch.inf),
+        torch.tensor([[1e5, 2e5, 3.0]]).half(),  # both too large for its range
+        torch.eye(3).bool(),
+        torch.eye(3) * 1j,
+        torch.eye(3).to_sparse(),
+    ],
+)
+def test_logits_that_name_no_class_are_refused(logits):
+    metric = LabelShiftMetric(3)
+    with pytest.raises(ValueError, match="logit"):
+        metric.update(logits)
+    assert metric.target_counts.sum() == 0
+
+
+def test_one_infinite_logit_names_its_class():
+    metric = LabelShiftMetric(3)
+    metric.update(torch.tensor([[-torch.inf, torch.inf, 2.0]]))
+    metric.update(torch.zeros(0, 3))
+    assert metric.target_counts.tolist() == [0, 1, 0]

@@ -1,6 +1,7 @@
 """The variational backend: its program, its guide, its bound, and what it ends with."""
 
 import os
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -355,3 +356,44 @@ def test_a_forked_child_is_told_instead_of_waiting_forever():
                     os._exit(3 if "'spawn'" in str(error) else 4)
                 os._exit(5)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+_FORKED_AFTER = """
+import os, warnings
+import gsb3se as gs
+{at_work}
+warnings.simplefilter("ignore")
+counts = gs.ShiftCounts([[30, 4], [3, 25]], [60, 30])
+child = os.fork()
+if child == 0:
+    try:
+        gs.estimate(counts, backend={backend})
+    except RuntimeError as error:
+        os._exit(3 if "'spawn'" in str(error) else 4)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize(
+    ("at_work", "backend", "ends"),
+    [
+        ("import torch; torch.rand(900, 900) @ torch.rand(900, 900)", '"amortized"', 0),
+        ("import jax.numpy as j; (j.ones((900, 900)) * 2).sum().item()", "gs.HMC(draws=9)", 3),
+    ],
+)
+def test_a_child_of_a_process_with_a_library_at_work_does_not_wait(at_work, backend, ends):
+    program = _FORKED_AFTER.format(at_work=at_work, backend=backend)
+    finished = subprocess.run([sys.executable, "-c", program], timeout=120, check=False)
+    assert finished.returncode == ends
+
+
+def test_a_problem_it_cannot_even_begin_is_refused_soon():
+    counts = gs.ShiftCounts(np.outer([0, 50, 0], [1, 1, 1]), [10**6] * 3)
+    chain = np.diag([1e-8, 1e-8], 1)
+    graph = gs.LabelGraph.from_weights(chain + chain.T)
+    prior = gs.Prior(10.0, 1.0, 1.0, 1e-3)
+    with pytest.raises(ValueError, match="use backend='structured'"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gs.estimate(counts, graph, prior=prior, backend="variational")
