@@ -9,6 +9,7 @@ import math
 import os
 import secrets
 import stat
+import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -300,8 +301,10 @@ def _read_array(file: IO[bytes], size: int) -> NDArray[np.generic]:
     content = file.read(values)
     if len(content) != values:
         raise ValueError("it ends too early")
-    array = np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if column_major else "C")
-    return array.astype(dtype.newbyteorder("="))
+    array = np.frombuffer(content, dtype=dtype).astype(dtype.newbyteorder("="))
+    if dtype.kind == "U" and array.size and array.view(np.uint32).max() > sys.maxunicode:
+        raise ValueError("it holds text with letters that there are not")
+    return array.reshape(shape, order="F" if column_major else "C")
 
 
 def _not_plain(path: object, what: str, error: Exception) -> ValueError:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def _load(path: Path, content: str, device: str) -> Checkpoint:
                 f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
             )
         settings, typical = dict(metadata["settings"]), part(tensors, "typical.")
-        if any(not isinstance(n, int) or not 0 <= n <= _WIDEST for n in settings.values()):
+        whole_numbers = all(isinstance(n, int) and 0 <= n <= _WIDEST for n in settings.values())
+        if not whole_numbers or not set(settings) <= set(signature(Encoder).parameters):
             raise ValueError(f"its settings are none of an encoder: {settings}")
         encoder = _assembled(settings, part(tensors, "encoder."))
         _check_typical(typical)

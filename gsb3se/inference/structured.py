@@ -44,7 +44,8 @@ from gsb3se.status import Diagnostics, Finding, Status
 
 _FEW = 300  # classes up to which strengths are integrated out and many draws are cheap
 _LEAST_CHAINS = 64
-_MOST_PASSES, _MOST_KICKS = 4, 12  # of a density's chains; kicks in units of a first pass's
+_MOST_PASSES = 4  # of a density's chains
+_MOST_KICKS, _MOST_KICKS_OF_MANY = 12, 8  # the same in kicks, in units of a first pass's
 _LEAST_EFFECTIVE = 100
 _FEW_SPIKES = 0.1  # expected a row, from which what is left out of them may matter
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
@@ -263,7 +264,8 @@ class Source:
         draws = self.backend.draws or (1536 if few else 512)
         chains = max(_LEAST_CHAINS // 2, -(-draws // (kept * parts)))
         # Of few classes shorter ones are accepted often enough, and more draws a second come out.
-        return _Trajectories(chains, 3 if few else 2, kept, 3 if few else 4)
+        most = _MOST_KICKS if few else _MOST_KICKS_OF_MANY
+        return _Trajectories(chains, 3 if few else 2, kept, 3 if few else 4, most)
 
     def _posterior(
         self,
@@ -361,12 +363,14 @@ def _typed(laws: ColumnLaws, small: bool) -> ColumnLaws:
 
 
 class _Trajectories(NamedTuple):
-    """Chains, how many trajectories of each are discarded and kept, and kicks in the first."""
+    """Chains, how many trajectories of each are discarded and kept in a pass, and kicks in the
+    first; passes, in kicks of the first, after which there is none more."""
 
     chains: int
     discarded: int
     kept: int
     kicks: int
+    passes: int
 
 
 def _sampled(
@@ -380,7 +384,7 @@ def _sampled(
         agreed = moving and drift(sampled.theta)[0] < DRIFTING
         trajectories = plan.discarded + plan.kept
         kicks = sampled.kicks_made + sampled.kicks * trajectories
-        if agreed or kicks > _MOST_KICKS * plan.kicks * trajectories:
+        if agreed or kicks > plan.passes * plan.kicks * trajectories:
             break
     return density, sampled
 

@@ -37,6 +37,7 @@ _ROUNDING = 1e-4  # of a log density in single precision, a class
 _EXACT_TRACE, _PROBES = 300, 16
 _QUARTER_TURN = np.pi / 2
 _LEAST_ACCEPTED, _MOST_KICKS = 0.7, 32
+_CLOSER = ((0.4, 1.5), (0.1, 2.5), (0.0, 4.0))  # times as many kicks, from so many accepted
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +304,8 @@ class TargetDensity:
                 done.theta.append(here.theta)
                 done.log_eta.append(here.log_eta)
             elif done.accepted[-1] < _LEAST_ACCEPTED and done.kicks < _MOST_KICKS:
-                done.kicks = min(_MOST_KICKS, int(np.ceil(1.5 * done.kicks)))
+                more = next(times for least, times in _CLOSER if done.accepted[-1] >= least)
+                done.kicks = min(_MOST_KICKS, int(np.ceil(more * done.kicks)))
         done.z = z
         return done
 
