@@ -131,6 +131,8 @@ def read_taxonomy(parents: Parents, labels: Iterable[Label] | None = None) -> Ta
         pairs = [(name, group) for name, (_, group) in zip(names, pairs, strict=True)]
         labels = None
     parent, nodes = _parent_of_each(pairs)
+    for node in nodes:
+        _chain(node, parent)  # a circle has no leaf, and would not be met below
     if labels is None:
         inner = set(parent.values())
         names = as_labels(node for node in nodes if node not in inner)

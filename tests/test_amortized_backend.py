@@ -89,7 +89,7 @@ def test_relabelling_permutes_the_posterior(case):
         ({"labels": 400}, "up to 300 validation rows"),
         ({"n_target": 200_000}, "100,000 target predictions"),
         ({"n_target": 10}, "20 to 100,000"),
-        ({"n_classes": 3}, "5 to 300 classes"),
+        ({"n_classes": 350}, "up to 300 classes"),
     ],
 )
 def test_outside_the_trained_ranges_it_says_so(change, told):
@@ -269,3 +269,16 @@ def test_settings_far_beyond_the_weights_cost_nothing(tmp_path):
         write_tensors(tmp_path / "a.safetensors", tensors, changed)
         with pytest.raises(ValueError, match="encoder of the settings"):
             load(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_few_classes_are_familiar_and_their_intervals_hold(n):
+    held, strange = [], 0
+    for seed in range(120):
+        made = simulate_classifier(n, labels=30, n_target=500, seed=seed)
+        post = quietly(made.counts, made.graph)
+        low, high = post.interval(0.9)
+        held.append(((low <= made.q) & (made.q <= high)).mean())
+        strange += post.diagnostics.status is gs.Status.UNFAMILIAR
+    assert strange <= 3
+    assert abs(np.mean(held) - 0.9) < 3 * np.std(held) / np.sqrt(len(held)) + 0.02
