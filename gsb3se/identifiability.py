@@ -265,8 +265,12 @@ def _findings(
 
 
 def _strange_predictions(counts: ShiftCounts) -> list[Finding]:
-    """Predictions that the validation rows never gave: nothing tells whose they are."""
+    """Predictions that tell nothing: always the same one, or of classes never predicted before."""
     never = np.asarray(counts.confusion.sum(axis=1)) == 0
+    if (~never).sum() == 1 and (counts.validation_sizes > 0).sum() > 1:
+        only = some_of([counts.labels[i] for i in np.flatnonzero(~never)])
+        told = f"every validation row was predicted as {only}, whatever its true class"
+        return [Finding(Status.NOT_IDENTIFIED, told, "use a classifier that tells classes apart")]
     strange = counts.target[never].sum() / counts.n_target
     if strange <= _STRANGE or counts.n_validation == 0:
         return []

@@ -219,3 +219,14 @@ def test_many_windows_warn_once():
     assert len(caught) == 1
     assert "of 20 posteriors 20 not identified; the first of them, number 0:" in str(caught[0])
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("backend", ["newton", "laplace", "structured", "amortized"])
+def test_a_classifier_that_says_one_thing_only_is_useless_whatever_the_mode(backend):
+    confusion = np.zeros((5, 5), dtype=int)
+    confusion[0] = 50
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gs.GSB3SEWarning)
+        post = gs.estimate(gs.ShiftCounts(confusion, [100_000, 0, 0, 0, 0]), backend=backend)
+    assert "every validation row was predicted as 0" in post.diagnostics.message
+    assert any(found.status is gs.Status.NOT_IDENTIFIED for found in post.diagnostics.findings)
