@@ -386,7 +386,7 @@ def _checked_counts(polars: Any, counted: pl.DataFrame, name: str) -> pl.DataFra
             f"the column {name!r} must hold whole numbers, none negative; found "
             f"{'an empty value' if found is None else repr(found)}"
         )
-    if (counted[named + "_about"].max() or 0) > MOST_IN_ALL:
+    if (counted[named + "_about"] > MOST_IN_ALL).any():
         raise ValueError(f"the counts of the column {name!r} exceed 2^53 in all")
     return counted.drop(named + "_about", named + "_wrong", named + "_first")
 

@@ -266,20 +266,22 @@ def _findings(
 
 def _strange_predictions(counts: ShiftCounts) -> list[Finding]:
     """Predictions that tell nothing: always the same one, or of classes never predicted before."""
+    findings = []
     never = np.asarray(counts.confusion.sum(axis=1)) == 0
     if (~never).sum() == 1 and (counts.validation_sizes > 0).sum() > 1:
         only = some_of([counts.labels[i] for i in np.flatnonzero(~never)])
         told = f"every validation row was predicted as {only}, whatever its true class"
-        return [Finding(Status.NOT_IDENTIFIED, told, "use a classifier that tells classes apart")]
+        remedy = "use a classifier that tells classes apart"
+        findings.append(Finding(Status.NOT_IDENTIFIED, told, remedy))
     strange = counts.target[never].sum() / counts.n_target
     if strange <= _STRANGE or counts.n_validation == 0:
-        return []
+        return findings
     told = (
         f"{100 * strange:.0f} % of the target's predictions are of classes that no validation row "
         "was predicted as"
     )
     remedy = "collect more validation rows, of the same classifier and the same kind of inputs"
-    return [Finding(Status.NOT_IDENTIFIED, told, remedy)]
+    return [*findings, Finding(Status.NOT_IDENTIFIED, told, remedy)]
 
 
 def _loose(graph: LabelGraph) -> list[Finding]:
