@@ -208,7 +208,7 @@ def _check_one_model(validation: Path, files: list[Path]) -> None:
         here = None if column is None else set(column.astype(str).tolist())
     else:
         here = counting.values_in(counting.target_files([validation]), _MODEL)
-    there = counting.values_in(files, _MODEL)
+    there = None if here is None else counting.values_in(files, _MODEL)
     if here is None or there is None or len(here | there) <= 1:
         return
     raise ValueError(
