@@ -246,7 +246,10 @@ def _header(path: Path) -> list[str]:
     """The names of a file's columns as they stand there, twice if they do."""
     if path.suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return next(csv.reader(file), [])
+            try:
+                return next(csv.reader(file), [])
+            except csv.Error as error:
+                raise ValueError(f"{path}, line 1: {error}") from None
     parquet = require("pyarrow.parquet", extra="batch")
     try:
         return list(parquet.read_schema(path).names)

@@ -157,7 +157,8 @@ def read_validation(
 
     Args:
         model: the column that names the model.
-        labels: every class, or a file of them; by default the labels and predictions that occur.
+        labels: every class as a graph or a result names it, or a file of them; by default the
+            labels and predictions that occur.
 
     Returns:
         Counts over the same classes; their target is a stand-in.
@@ -171,30 +172,31 @@ def read_validation(
         truth, predicted = _to_integers(truth), _to_integers(predicted)
     if isinstance(labels, Path):
         labels = read_labels(labels, like=truth)
+    elif labels is not None and truth.dtype.kind in "iu":
+        labels = _as_numbered(labels)
     truth, predicted = as_column(truth, columns.label), as_column(predicted, columns.prediction)
     if labels is None:
         check_same_rows_overlap(distinct_values(truth), distinct_values(predicted))
         labels = distinct_values(truth, predicted)
-    names = _as_numbered(labels) if truth.dtype.kind in "iu" else labels
     times = np.ones(len(truth), dtype=np.int64)
     if columns.count is not None:
         times = _as_counts(path, found[columns.count], len(truth))
-    rows = encode(predicted, names, f"{path}, {columns.prediction}")
-    cells = encode(truth, names, f"{path}, {columns.label}")
+    rows = encode(predicted, labels, f"{path}, {columns.prediction}")
+    cells = encode(truth, labels, f"{path}, {columns.label}")
     models = np.full(len(truth), "") if model is None else found[model].astype(str)
-    n = len(names)
+    n = len(labels)
     counts = {}
     for name in np.unique(models).tolist():
         here = models == name
         if not times[here].any():
             raise ValueError(f"{path} has no validation rows{name and f' of the model {name!r}'}")
         confusion = sparse.coo_array((times[here], (rows[here], cells[here])), shape=(n, n))
-        counts[name] = ShiftCounts(confusion, np.ones(n, dtype=np.int64), names)
+        counts[name] = ShiftCounts(confusion, np.ones(n, dtype=np.int64), labels)
     return counts
 
 
 def _as_numbered(labels: tuple[Label, ...]) -> tuple[Label, ...]:
-    """Names for classes that are whole numbers in a file: as numbers, or else the positions."""
+    """A graph's names for classes that are whole numbers in a file: numbers, or else positions."""
     if isinstance(labels[0], int):
         return labels
     whole = as_text_labels([str(label) for label in labels])
