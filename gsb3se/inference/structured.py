@@ -46,7 +46,7 @@ _FEW = 300  # classes up to which strengths are integrated out and many draws ar
 _LEAST_CHAINS = 64
 _MOST_PASSES = 4  # of a density's chains
 _MOST_KICKS, _MOST_KICKS_OF_MANY = 12, 8  # the same in kicks, in units of a first pass's
-_LEAST_EFFECTIVE = 100
+_LEAST_EFFECTIVE, _AMPLE = 100, 1.2
 _FEW_SPIKES = 0.1  # expected a row, from which what is left out of them may matter
 _SINGLE_PRECISION = (1e6, 1e5)  # target and validation counts up to which it has enough digits
 _SLOW = 600  # classes from which progress is shown
@@ -265,7 +265,8 @@ class Source:
         chains = max(_LEAST_CHAINS // 2, -(-draws // (kept * parts)))
         # Of few classes shorter ones are accepted often enough, and more draws a second come out.
         most = _MOST_KICKS if few else _MOST_KICKS_OF_MANY
-        return _Trajectories(chains, 3 if few else 2, kept, 3 if few else 4, most)
+        effective = _AMPLE * _LEAST_EFFECTIVE / parts
+        return _Trajectories(chains, 3 if few else 2, kept, 3 if few else 4, most, effective)
 
     def _posterior(
         self,
@@ -364,24 +365,27 @@ def _typed(laws: ColumnLaws, small: bool) -> ColumnLaws:
 
 class _Trajectories(NamedTuple):
     """Chains, how many trajectories of each are discarded and kept in a pass, and kicks in the
-    first; passes, in kicks of the first, after which there is none more."""
+    first; passes, in kicks of the first, after which there is none more; and how many effective
+    draws are enough."""
 
     chains: int
     discarded: int
     kept: int
     kicks: int
     passes: int
+    effective: float
 
 
 def _sampled(
     density: TargetDensity, plan: _Trajectories, rng: np.random.Generator
 ) -> tuple[TargetDensity, Sampled]:
-    """Sample until early and late draws agree and chains move, or long enough."""
+    """Sample until chains move, early and late draws agree and are enough, or long enough."""
     sampled = Sampled(kicks=plan.kicks)
     for _ in range(_MOST_PASSES):
         sampled = density.sample(plan.chains, plan.discarded, plan.kept, rng, sampled)
         moving = np.mean(sampled.accepted[-plan.kept :]) >= LEAST_ACCEPTED
         agreed = moving and drift(sampled.theta)[0] < DRIFTING
+        agreed = agreed and effective_draws(sampled.theta) > plan.effective
         trajectories = plan.discarded + plan.kept
         kicks = sampled.kicks_made + sampled.kicks * trajectories
         if agreed or kicks > plan.passes * plan.kicks * trajectories:
