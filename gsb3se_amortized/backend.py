@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gsb3se_amortized.simulator import Ranges
 
 DEFAULT = "base"  # the checkpoint that ships with the package
-_TESTED_FROM = 2  # classes: fewer than it was trained on, and its intervals hold as well there
+_TESTED_FROM = 2  # classes: fewer than that was trained on, and its intervals hold as well there
 _MOST_NUMBERS = 1 << 23  # in the matrices of a pass
 _ALIKE = 1.25  # sizes in a batch differ by at most such a factor
 _PRIORS = (Prior(), Prior.anchored())  # the encoder knows these two
@@ -96,7 +96,8 @@ class Amortized:
     ) -> Iterator[tuple[int, Posterior]]:
         """The posteriors of one pass, by their places."""
         for answer, group in zip(forward(groups, problems), groups, strict=True):
-            unknown = outside(answer.ranges, group.problem)
+            fewest = _TESTED_FROM if self.checkpoint == DEFAULT else answer.ranges.classes[0]
+            unknown = outside(answer.ranges, group.problem, fewest)
             for place, form, strange in zip(
                 group.places, answer.forms, answer.strangeness, strict=True
             ):
@@ -169,14 +170,20 @@ def batches_of(problems: Sequence[Problem]) -> Iterator[list[Group]]:
         yield batch
 
 
-def outside(ranges: Ranges, problem: Problem) -> list[Finding]:
-    """What of a source lies outside the trained ranges."""
+def outside(ranges: Ranges, problem: Problem, fewest: int) -> list[Finding]:
+    """What of a source lies outside the trained ranges.
+
+    Args:
+        fewest: classes from which the encoder serves.
+    """
     told = []
     if problem.prior not in _PRIORS:
         told.append("it knows Prior() and Prior.anchored() with their defaults alone")
-    low, high = min(ranges.classes[0], _TESTED_FROM), ranges.classes[1]
-    if not low <= problem.n_classes <= high:
-        told.append(f"it was trained on up to {high} classes, here are {problem.n_classes}")
+    high = ranges.classes[1]
+    if not fewest <= problem.n_classes <= high:
+        told.append(
+            f"it was trained on {ranges.classes[0]} to {high} classes, here are {problem.n_classes}"
+        )
     most = int(problem.counts.validation_sizes.max())
     if most > ranges.labels[1]:
         told.append(

@@ -89,7 +89,7 @@ def test_relabelling_permutes_the_posterior(case):
         ({"labels": 400}, "up to 300 validation rows"),
         ({"n_target": 200_000}, "100,000 target predictions"),
         ({"n_target": 10}, "20 to 100,000"),
-        ({"n_classes": 350}, "up to 300 classes"),
+        ({"n_classes": 350}, "5 to 300 classes"),
     ],
 )
 def test_outside_the_trained_ranges_it_says_so(change, told):
