@@ -364,15 +364,20 @@ def _typed(laws: ColumnLaws, small: bool) -> ColumnLaws:
 
 
 class _Trajectories(NamedTuple):
-    """Chains, how many trajectories of each are discarded and kept in a pass, and kicks in the
-    first; passes, in kicks of the first, after which there is none more; and how many effective
-    draws are enough."""
+    """How a density is sampled.
+
+    Attributes:
+        chains: side by side; discarded, kept: trajectories of each in a pass.
+        kicks: of a trajectory in the first pass.
+        most_kicks: after which there is no other pass, in units of a first pass's.
+        effective: draws that are enough.
+    """
 
     chains: int
     discarded: int
     kept: int
     kicks: int
-    passes: int
+    most_kicks: int
     effective: float
 
 
@@ -388,7 +393,7 @@ def _sampled(
         agreed = agreed and effective_draws(sampled.theta) > plan.effective
         trajectories = plan.discarded + plan.kept
         kicks = sampled.kicks_made + sampled.kicks * trajectories
-        if agreed or kicks > plan.passes * plan.kicks * trajectories:
+        if agreed or kicks > plan.most_kicks * plan.kicks * trajectories:
             break
     return density, sampled
 
