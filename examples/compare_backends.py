@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import gsb3se as gs
-from gsb3se.simulation import simulate_classifier
+from gsb3se.model.simulation import simulate_classifier
 
 
 @click.command()

@@ -11,13 +11,13 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gsb3se.adaptation import as_probabilities
-from gsb3se.calibration import Calibrator, calibrate
-from gsb3se.counts import ShiftCounts
-from gsb3se.errors import GSB3SEWarning, some_of
-from gsb3se.frames import column_names, in_order_of
-from gsb3se.mixture import mixture_proportions
-from gsb3se.simplex import Matrix, Vector, as_distribution, project_to_simplex
+from gsb3se.model.adaptation import as_probabilities
+from gsb3se.model.calibration import Calibrator, calibrate
+from gsb3se.model.counts import ShiftCounts
+from gsb3se.model.mixture_proportions import mixture_proportions
+from gsb3se.support.errors import GSB3SEWarning, some_of
+from gsb3se.support.named_axes import column_names, in_order_of
+from gsb3se.support.simplex import Matrix, Vector, as_distribution, project_to_simplex
 
 __all__ = ["Calibrator", "bbse", "calibrate", "em", "mlls", "rlls", "rlls_weights"]
 
@@ -36,13 +36,13 @@ def bbse(counts: ShiftCounts, project: bool = True) -> Vector:
     >>> bbse(ShiftCounts([[8, 2], [2, 8]], target=[50, 50])).round(12).tolist()
     [0.5, 0.5]
     """
-    known = _known_classes(counts, "BBSE")
+    seen = _known_classes(counts, "BBSE")
     _unexplained(counts, "BBSE has no solution that fits them")
-    rates = counts.confusion_rates.toarray()[:, known]
+    rates = counts.confusion_rates.toarray()[:, seen]
     observed = counts.target / counts.n_target
     solution = _solve(rates, observed)
     q = np.zeros(counts.n_classes)
-    q[known] = project_to_simplex(solution) if project else solution
+    q[seen] = project_to_simplex(solution) if project else solution
     return q
 
 
@@ -180,30 +180,30 @@ def em(probs: ArrayLike, source_prior: ArrayLike, tolerance: float = 1e-12) -> V
 
 
 def _proportions(components: Matrix, weights: Vector, tolerance: float, name: str) -> Vector:
-    found = mixture_proportions(components, weights, tolerance)
-    if not found.converged:
+    proportions = mixture_proportions(components, weights, tolerance)
+    if not proportions.converged:
         warnings.warn(
-            f"{name} stopped at an optimality gap of {found.gap:.1e} nats an observation, above "
-            f"{tolerance:.1e}: accept that gap with tolerance=, or use more data",
+            f"{name} stopped at an optimality gap of {proportions.gap:.1e} nats an observation, "
+            f"above {tolerance:.1e}: accept that gap with tolerance=, or use more data",
             GSB3SEWarning,
             stacklevel=3,
         )
-    return found.q
+    return proportions.q
 
 
 def _known_classes(counts: ShiftCounts, method: str) -> np.ndarray:
     """Indices of the classes with validation rows; the others are warned of."""
-    known = np.flatnonzero(counts.validation_sizes)
-    if len(known) == 0:
+    seen = np.flatnonzero(counts.validation_sizes)
+    if len(seen) == 0:
         raise ValueError(f"{method} needs validation rows, and these counts have none")
-    if len(known) < counts.n_classes:
+    if len(seen) < counts.n_classes:
         warnings.warn(
             f"{method} says 0 for classes without validation rows, whatever the target holds: "
             f"{some_of(counts.without_validation)}",
             GSB3SEWarning,
             stacklevel=3,
         )
-    return known
+    return seen
 
 
 def _unexplained(counts: ShiftCounts, consequence: str) -> np.ndarray:

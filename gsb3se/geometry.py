@@ -5,7 +5,7 @@ sum to zero; m-coordinates q, e-coordinates theta = log q - mean(log q). The obj
 
     F(q) = n' KL(r_hat || C q) + tau_q / 2 theta' L theta.
 
-Of what the paper says about it, the following does not hold, and this module implements what does:
+Some of the paper's claims about F are wrong. This module implements the corrected statements:
 
 - F is a sum of an m-convex and an e-convex term, which is in general convex in neither sense and
   not along Fisher-Rao geodesics; :func:`riemannian_hessian` can be negative.
@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
 from gsb3se.graph import LabelGraph
-from gsb3se.mixture import Proportions, mixture_proportions
-from gsb3se.simplex import Matrix, Vector, as_distribution, centred_log, softmax
+from gsb3se.model.mixture_proportions import Proportions, mixture_proportions
+from gsb3se.support.simplex import Matrix, Vector, as_distribution, centred_log, softmax
 
 # The manifold
 

@@ -6,24 +6,20 @@ import os
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gsb3se import figures
-from gsb3se.errors import require
-from gsb3se.files import write_atomically
+from gsb3se.drawing import figures
 from gsb3se.graph import LabelGraph
-from gsb3se.posterior import Posterior
-from gsb3se.simplex import as_distribution
-
-if TYPE_CHECKING:
-    from gsb3se.comparison import Comparison
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.support.errors import require
+from gsb3se.support.files import write_atomically
+from gsb3se.support.simplex import as_distribution
 
 _MOST_CLASSES = 60  # in one picture, the most frequent
-_MOST_COMPARED = 30
-_LONGEST_NAME = 40
+LONGEST_NAME = 40
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -42,7 +38,7 @@ def intervals(
         level: of the equal-tailed intervals.
         others: further shares to mark, (K,) each, by the name the legend shall give them.
     """
-    _check_suffix(path)
+    check_suffix(path)
     matplotlib = require("matplotlib.figure", extra="plots")
     order = np.argsort(-posterior.mean, kind="stable")[:_MOST_CLASSES]
     low, high = posterior.interval(level)
@@ -57,14 +53,14 @@ def intervals(
         if marked.shape != (posterior.n_classes,):
             raise ValueError(f"{name!r} must hold a share for each class; got {marked.shape}")
         axes.plot(marked[order], place, marker, label=figures.name_of(name), alpha=0.8)
-    axes.set_yticks(place, [figures.name_of(posterior.labels[i], _LONGEST_NAME) for i in order])
+    axes.set_yticks(place, [figures.name_of(posterior.labels[i], LONGEST_NAME) for i in order])
     axes.set_xlim(left=0)
     axes.set_xlabel(f"share of the target, with {100 * level:.3g} % intervals")
     if len(order) < posterior.n_classes:
         axes.set_title(f"the {len(order)} most frequent of {posterior.n_classes} classes")
     axes.legend(loc="lower right")
     axes.grid(axis="x", alpha=0.3)
-    _write(figure, path)
+    write(figure, path)
 
 
 def shifts(
@@ -75,14 +71,14 @@ def shifts(
     level: float = 0.9,
 ) -> None:
     """Draw the intervals beside the source prior, the largest shifts on top."""
-    _write(figures.shifts(shares_of(posterior, source_prior, level)), path)
+    write(figures.shifts(shares_of(posterior, source_prior, level)), path)
 
 
 def confusions(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     """Draw how the classes that are mistaken most often are predicted."""
     if posterior.confusion_mean is None:
         raise ValueError(f"a posterior by {posterior.backend!r} has no mean confusion matrix")
-    _write(figures.confusions(posterior.confusion_mean, posterior.labels), path)
+    write(figures.confusions(posterior.confusion_mean, posterior.labels), path)
 
 
 def graph_changes(
@@ -101,17 +97,17 @@ def graph_changes(
     if graph is None:
         raise ValueError("this posterior does not know its graph: give it as graph=")
     p = as_distribution(source_prior, "source_prior", posterior.n_classes)
-    _write(figures.graph_changes(graph, posterior.mean - p, posterior.labels), path)
+    write(figures.graph_changes(graph, posterior.mean - p, posterior.labels), path)
 
 
 def drift(drifting: figures.Drift, path: str | os.PathLike[str]) -> None:
     """Draw the shares that moved most over the windows of a batch; see gsb3se.report."""
-    _write(figures.drift_shares(drifting), path)
+    write(figures.drift_shares(drifting), path)
 
 
 def drift_distance(drifting: figures.Drift, path: str | os.PathLike[str]) -> None:
     """Draw how far the windows of a batch are from the source prior."""
-    _write(figures.drift_distance(drifting), path)
+    write(figures.drift_distance(drifting), path)
 
 
 def shares_of(
@@ -126,63 +122,14 @@ def shares_of(
     )
 
 
-def compared(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    """Draw every backend's intervals beside HMC's, class by class, and write it to a file.
-
-    HMC's interval is a grey band with a line at its mean; the backends' lie in it, one below the
-    other, in their own colours.
-    """
-    _check_suffix(path)
-    matplotlib = require("matplotlib.figure", extra="plots")
-    reference, level = comparison.reference, comparison.level
-    order = np.argsort(-reference.mean, kind="stable")[:_MOST_COMPARED]
-    place = np.arange(len(order))[::-1].astype(float)
-    n_backends = max(len(comparison.posteriors), 1)
-
-    figure = matplotlib.Figure(
-        figsize=(8, 1.8 + (0.2 + 0.1 * n_backends) * len(order)), layout="constrained"
-    )
-    axes = figure.add_subplot()
-    low, high = reference.interval(level)
-    axes.barh(place, (high - low)[order], left=low[order], height=0.84, color="0.88", label="HMC")
-    axes.vlines(reference.mean[order], place - 0.42, place + 0.42, color="0.55", linewidth=1.2)
-    for k, (name, posterior) in enumerate(comparison.posteriors.items()):
-        at = place + 0.32 - 0.64 * (k / (n_backends - 1) if n_backends > 1 else 0.5)
-        low, high = posterior.interval(level)
-        axes.hlines(at, low[order], high[order], color=f"C{k}", linewidth=1.8)
-        axes.plot(
-            posterior.mean[order],
-            at,
-            "o",
-            color=f"C{k}",
-            markersize=3.5,
-            label=figures.no_formula(name),
-        )
-    for marker, (name, shares) in zip("x+d", comparison.point_estimates.items(), strict=False):
-        axes.plot(shares[order], place, marker, color="0.25", alpha=0.7, clip_on=False, label=name)
-    if comparison.truth is not None:
-        axes.plot(comparison.truth[order], place, "k|", markersize=14, label="truth")
-    axes.set_yticks(place, [figures.name_of(reference.labels[i], _LONGEST_NAME) for i in order])
-    axes.set_ylim(-0.6, len(order) - 0.4)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"share of the target: means and {100 * level:.3g} % intervals")
-    title = "every backend beside HMC"
-    if len(order) < reference.n_classes:
-        title += f": the {len(order)} most frequent of {reference.n_classes} classes"
-    if comparison.complaints:
-        title += "\nnot a reference: " + "; ".join(comparison.complaints)
-    figure.suptitle(title, fontsize="medium")
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
-    axes.grid(axis="x", alpha=0.3)
-    _write(figure, path)
-
-
-def _check_suffix(path: str | os.PathLike[str]) -> None:
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError unless a picture can be written to this path."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise ValueError(f"a picture ends in .png, .pdf or .svg; got {path}")
 
 
-def _write(figure: Any, path: str | os.PathLike[str]) -> None:
-    _check_suffix(path)
+def write(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure to a .png, .pdf or .svg file, whole or not at all."""
+    check_suffix(path)
     form = Path(path).suffix.lower()[1:]
     write_atomically(path, lambda file: figures.write(figure, file, format=form, dpi=150))

@@ -1,6 +1,6 @@
 """In a training loop: a metric that counts, a layer that corrects logits, weights for a loss.
 
-These need torch, and the metric torchmetrics:  pip install 'gsb3se[training]'
+They need torch, and the metric torchmetrics: the extra ``training``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from gsb3se.counts import ShiftCounts
-from gsb3se.errors import as_whole_number, require
 from gsb3se.estimate import DEFAULT_BACKEND, Backend, estimate
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label, as_labels
-from gsb3se.posterior import Posterior
-from gsb3se.prior import Prior
-from gsb3se.simplex import as_distribution
-from gsb3se.torchvision_ops import make_torchvision_importable
+from gsb3se.model.counts import ShiftCounts
+from gsb3se.model.prior import Prior
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.support.errors import as_whole_number, require
+from gsb3se.support.labels import Label, as_labels
+from gsb3se.support.simplex import as_distribution
+from gsb3se.support.torchvision_ops import make_torchvision_importable
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ class LabelShiftMetric(Metric):
     cells: list[Tensor] | Tensor
     times: list[Tensor] | Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         num_classes: int,
         graph: LabelGraph | None = None,
@@ -175,7 +175,7 @@ class LabelShiftMetric(Metric):
         distinct, place = torch.unique(cells, return_inverse=True)
         summed = torch.zeros_like(distinct).index_add_(0, place, times)
         self.cells, self.times = [distinct], [summed]
-        # The longer the sum, the rarer it is gone through: each row then costs the same.
+        # Compress a longer list less often, so that the cost per row stays constant.
         self._pending, self._most_pending = 0, max(_MOST_PENDING, len(distinct))
 
     @property
@@ -220,7 +220,7 @@ class LabelShiftMetric(Metric):
         """Forget the target rows, for the next window of the same classifier."""
         self.target_counts.zero_()
 
-    # torchmetrics' machinery, where a sparse state and a posterior need it to be told more
+    # Overrides of torchmetrics' methods, needed for the sparse state and the Posterior result
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """compute() over all ranks; torchmetrics' own would take a posterior for its tensors."""
@@ -310,8 +310,8 @@ def shift_weights(
         post: the posterior, or (K,) q.
         source_prior: (K,) p, shares of the classes among the rows to be weighted.
         clip: the largest weight, or the smallest and the largest.
-        lower: a level such as 0.9: the lower ends of its intervals in place of the means, for
-            classes whose rise is not certain to be left alone.
+        lower: a level such as 0.9: use the lower ends of its intervals instead of the means, so
+            that classes whose increase is uncertain get less weight.
         rows: (n,) classes of rows, 0..K-1: their weights, one a row, for a sampler.
 
     Returns:
@@ -328,8 +328,8 @@ def shift_weights(
             raise ValueError("lower= needs a posterior: shares alone have no intervals")
         post = Posterior.from_draws(as_distribution(_as_array(post), "post")[None])
     p = as_distribution(_as_array(source_prior), "source_prior", post.n_classes)
-    found = post.importance_weights(p) if lower is None else post.importance_weights(p, lower)
-    weights = found.mean if lower is None else found.low
+    summary = post.importance_weights(p) if lower is None else post.importance_weights(p, lower)
+    weights = summary.mean if lower is None else summary.low
     if clip is not None:
         low, high = clip if isinstance(clip, tuple) else (0.0, clip)
         if not 0 <= low <= high or high == 0:
@@ -342,8 +342,8 @@ def shift_weights(
     if rows is None:
         return torch.as_tensor(weights, dtype=torch.float32)
     classes = np.asarray(_as_array(rows))
-    known = classes.ndim == 1 and classes.dtype.kind in "iu"
-    if not known or (classes.size and not 0 <= classes.min() <= classes.max() < len(weights)):
+    is_codes = classes.ndim == 1 and classes.dtype.kind in "iu"
+    if not is_codes or (classes.size and not 0 <= classes.min() <= classes.max() < len(weights)):
         raise ValueError(f"rows must be (n,) classes from 0 to {len(weights) - 1}")
     return torch.as_tensor(weights[classes], dtype=torch.float64)
 

@@ -6,26 +6,26 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gsb3se.errors import require
-from gsb3se.forks import check_not_forked
-from gsb3se.identifiability import identified
 from gsb3se.inference.structured import Structured
-from gsb3se.posterior import Posterior
-from gsb3se.prior import Prior
-from gsb3se.problem import Problem
-from gsb3se.simplex import softmax
-from gsb3se.status import Diagnostics, Finding, Status
+from gsb3se.model.prior import Prior
+from gsb3se.model.problem import Problem
+from gsb3se.posterior.identifiability import identified
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.posterior.status import Diagnostics, Finding, Status
+from gsb3se.support.errors import require
+from gsb3se.support.forked_processes import check_not_forked
+from gsb3se.support.limits import AMORTIZED_FEWEST
+from gsb3se.support.simplex import softmax
 
 if TYPE_CHECKING:
     from gsb3se_amortized.simulator import Ranges
 
 DEFAULT = "base"  # the checkpoint that ships with the package
-_TESTED_FROM = 2  # classes: fewer than that was trained on, and its intervals hold as well there
 _MOST_NUMBERS = 1 << 23  # in the matrices of a pass
 _ALIKE = 1.25  # sizes in a batch differ by at most such a factor
 _PRIORS = (Prior(), Prior.anchored())  # the encoder knows these two
@@ -55,6 +55,8 @@ class Amortized:
     Amortized(checkpoint='base', device='cpu', refine=None)
     """
 
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+
     checkpoint: str | os.PathLike[str] = DEFAULT
     device: str = "cpu"
     refine: Literal["structured"] | None = None
@@ -82,13 +84,11 @@ class Amortized:
 
         began = time.perf_counter()
         forward = ForwardPass(self.checkpoint, self.device)
-        found: dict[int, Posterior] = {}
+        by_place: dict[int, Posterior] = {}
         for groups in batches_of(problems):
-            found |= dict(self._posteriors(forward, groups, problems))
+            by_place |= dict(self._posteriors(forward, groups, problems))
         seconds = (time.perf_counter() - began) / max(len(problems), 1)
-        for posterior in found.values():
-            posterior.diagnostics.figures["seconds"] = seconds  # type: ignore[index]
-        answers = [found[place] for place in range(len(problems))]
+        answers = [_timed(by_place[place], seconds) for place in range(len(problems))]
         return self._refined(problems, answers, rng) if self.refine else answers
 
     def _posteriors(
@@ -96,19 +96,21 @@ class Amortized:
     ) -> Iterator[tuple[int, Posterior]]:
         """The posteriors of one pass, by their places."""
         for answer, group in zip(forward(groups, problems), groups, strict=True):
-            fewest = _TESTED_FROM if self.checkpoint == DEFAULT else answer.ranges.classes[0]
-            unknown = outside(answer.ranges, group.problem, fewest)
+            fewest = (
+                int(AMORTIZED_FEWEST) if self.checkpoint == DEFAULT else answer.ranges.classes[0]
+            )
+            of_source = outside(answer.ranges, group.problem, fewest)
             for place, form, strange in zip(
                 group.places, answer.forms, answer.strangeness, strict=True
             ):
                 problem = problems[place]
-                findings = [*unknown, *_about_target(answer.ranges, problem)]
+                findings = [*of_source, *_about_target(answer.ranges, problem)]
                 if strange > 1:
-                    told = (
+                    sentence = (
                         "the counts are unlike the simulated ones (distance "
                         f"{strange:.2g} of the limit)"
                     )
-                    findings.append(Finding(Status.UNFAMILIAR, told))
+                    findings.append(Finding(Status.UNFAMILIAR, sentence))
                 posterior = Posterior(
                     form,
                     problem.counts.labels,
@@ -129,9 +131,14 @@ class Amortized:
         for group in sources_of(problems):
             source = backend.prepared(group.problem)
             for place in group.places:
-                target = problems[place].counts.target
-                refined[place] = source.infer(target, rng, likely=answers[place].mean)
+                likely = answers[place].mean
+                refined[place] = source.infer_problem(problems[place], rng, likely)
         return [refined[place] for place in range(len(problems))]
+
+
+def _timed(posterior: Posterior, seconds: float) -> Posterior:
+    diagnostics = posterior.diagnostics.and_also(figures={"seconds": seconds}, seconds=seconds)
+    return replace(posterior, diagnostics=diagnostics)
 
 
 def require_packages() -> None:
@@ -176,20 +183,20 @@ def outside(ranges: Ranges, problem: Problem, fewest: int) -> list[Finding]:
     Args:
         fewest: classes from which the encoder serves.
     """
-    told = []
+    sentences = []
     if problem.prior not in _PRIORS:
-        told.append("it knows Prior() and Prior.anchored() with their defaults alone")
+        sentences.append("it knows Prior() and Prior.anchored() with their defaults alone")
     high = ranges.classes[1]
     if not fewest <= problem.n_classes <= high:
-        told.append(
+        sentences.append(
             f"it was trained on {ranges.classes[0]} to {high} classes, here are {problem.n_classes}"
         )
     most = int(problem.counts.validation_sizes.max())
     if most > ranges.labels[1]:
-        told.append(
+        sentences.append(
             f"it was trained on up to {ranges.labels[1]} validation rows a class, here are {most}"
         )
-    return [Finding(Status.UNFAMILIAR, sentence) for sentence in told]
+    return [Finding(Status.UNFAMILIAR, sentence) for sentence in sentences]
 
 
 def _about_target(ranges: Ranges, problem: Problem) -> list[Finding]:
@@ -197,5 +204,5 @@ def _about_target(ranges: Ranges, problem: Problem) -> list[Finding]:
     n = problem.counts.n_target
     if low <= n <= high:
         return []
-    told = f"it was trained on {low} to {high:,} target predictions, here are {n:,}"
-    return [Finding(Status.UNFAMILIAR, told)]
+    sentence = f"it was trained on {low} to {high:,} target predictions, here are {n:,}"
+    return [Finding(Status.UNFAMILIAR, sentence)]

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from gsb3se.errors import some_of
-from gsb3se.files import whole, write_atomically
+from gsb3se.support.errors import some_of
+from gsb3se.support.files import whole, write_atomically
 from gsb3se_amortized.backend import DEFAULT
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import SHAPES
@@ -103,7 +103,7 @@ def _load(path: Path, content: str, device: str) -> Checkpoint:
         if int(metadata["version"]) > FORMAT_VERSION:
             raise ValueError(
                 f"{path} has format version {metadata['version']} and this gsb3se reads up to "
-                f"{FORMAT_VERSION}: upgrade with  pip install -U gsb3se"
+                f"{FORMAT_VERSION}: upgrade gsb3se"
             )
         settings, typical = dict(metadata["settings"]), part(tensors, "typical.")
         whole_numbers = all(isinstance(n, int) and 0 <= n <= _WIDEST for n in settings.values())
@@ -122,8 +122,8 @@ def _assembled(settings: Mapping[str, int], weights: dict[str, Tensor]) -> Encod
         raise ValueError(f"{len(weights)} tensors are no encoder of the settings {settings}")
     with torch.device("meta"):
         encoder = Encoder(**settings)
-    wanted = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-    if wanted != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
+    shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+    if shapes != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
         raise ValueError(f"its tensors are not those of an encoder of the settings {settings}")
     if any(t.dtype != torch.float32 or not t.isfinite().all() for t in weights.values()):
         raise ValueError("its weights must be finite numbers in single precision")
@@ -165,7 +165,7 @@ def read_tensors(
         with safe_open(path, framework="pt", device=device) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = json.loads((file.metadata() or {}).get("gsb3se", "{}"))
-        found = metadata.get("kind") if isinstance(metadata, dict) else None
-        if found != kind:
-            raise ValueError(f"{path} holds no {kind}: its kind is {some_of([found])}")
+        stamp = metadata.get("kind") if isinstance(metadata, dict) else None
+        if stamp != kind:
+            raise ValueError(f"{path} holds no {kind}: its kind is {some_of([stamp])}")
     return tensors, metadata

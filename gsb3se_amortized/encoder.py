@@ -1,12 +1,12 @@
 """The encoder: validation counts, label graph and target counts to a posterior, in one pass.
 
-After the columns (:mod:`gsb3se_amortized.columns`) every window is solved by layers that know the
-problem. Each computes at the present x = log q the predicted shares r = C q, the residual of the
-target counts, its projection back to the classes and the force of the Laplacian, which together are
-the natural gradient of the hierarchy's log density, and moves x along it by a learned step, with
-hidden messages along the same ways. Between two groups of layers stands one full Newton step in
-double precision, whose matrix becomes the posterior's precision; the last layers say how the
-posterior differs from that Gaussian.
+After the columns (:mod:`gsb3se_amortized.column_encoder`) every window is solved by layers that
+know the problem. Each computes at the present x = log q the predicted shares r = C q, the residual
+of the target counts, its projection back to the classes and the force of the Laplacian, which
+together are the natural gradient of the hierarchy's log density, and moves x along it by a learned
+step, with hidden messages along the same ways. Between two groups of layers stands one full Newton
+step in double precision, whose matrix becomes the posterior's precision; the last layers say how
+the posterior differs from that Gaussian.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.columns import (
+from gsb3se_amortized.column_encoder import (
     HEADS,
     ColumnEncoder,
     Columns,
@@ -26,8 +25,9 @@ from gsb3se_amortized.columns import (
     global_features,
     pooled,
 )
-from gsb3se_amortized.family import BentStudent
-from gsb3se_amortized.newton import Gaussian, Place, newton_step
+from gsb3se_amortized.family import BentStudents
+from gsb3se_amortized.newton_step import Gaussian, SourceMatrices, StepStart, newton_step
+from gsb3se_amortized.padded_batch import Batch
 from gsb3se_amortized.similarity import Similarity
 
 _STATE_FEATURES = 12
@@ -39,7 +39,7 @@ _LEAST_NOISE = 1e-18  # below what counts within the ranges give
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class EncodedSource:
     """A batch's sources, encoded: all that its windows need to know of them.
 
     Attributes:
@@ -77,7 +77,7 @@ class Physics:
 
 
 class Encoder(nn.Module):
-    """Counts and label graph to :class:`BentStudent` posteriors of every window.
+    """Counts and label graph to :class:`BentStudents` posteriors of every window.
 
     Args:
         width: of the labels' embeddings and hidden states.
@@ -112,15 +112,15 @@ class Encoder(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, batch: Batch) -> tuple[BentStudent, Columns]:
+    def forward(self, batch: Batch) -> tuple[BentStudents, Columns]:
         """Posteriors (S, W, K) of a batch, and what was found about its columns."""
         source = self.encode(batch)
         return self.infer(source, batch.targets), source.columns
 
-    def encode(self, batch: Batch) -> Source:
+    def encode(self, batch: Batch) -> EncodedSource:
         """The first half, which does not look at targets."""
         similar, cells = Similarity.of(batch), dense_counts(batch)
-        return Source(
+        return EncodedSource(
             self.columns(batch, similar, cells),
             similar,
             similar.dense_laplacian(),
@@ -128,7 +128,7 @@ class Encoder(nn.Module):
             cells,
         )
 
-    def infer(self, source: Source, targets: Tensor) -> BentStudent:
+    def infer(self, source: EncodedSource, targets: Tensor) -> BentStudents:
         """The posteriors of targets (S, W, K)."""
         mask = source.similar.mask[:, :, None]
         counts = targets.movedim(1, 2).to(source.columns.mean.dtype)
@@ -142,43 +142,46 @@ class Encoder(nn.Module):
             state = layer(source, counts, state)
         stronger = self.strength(pooled(state.hidden, source.similar.mask))[..., 0]
         state = State(state.x, state.hidden, state.log_tau + stronger.clamp(-3, 3))
-        found = self._newton(source, counts, state)
+        gaussian = self._newton(source, counts, state)
         x, move, sd = (
-            part.movedim(1, 2).to(state.x.dtype) for part in (found.x, found.move, found.sd)
+            part.movedim(1, 2).to(state.x.dtype)
+            for part in (gaussian.x, gaussian.move, gaussian.sd)
         )
         state = State(x, state.hidden, state.log_tau)
         extra = torch.stack([sd.log() / 2, move / sd], dim=-1)
         for layer in self.after:
             state = layer(source, counts, state, extra)
-        return self._posterior(state, found, mask)
+        return self._posterior(state, gaussian, mask)
 
-    def _posterior(self, state: State, found: Gaussian, mask: Tensor) -> BentStudent:
-        told = self.head(state.hidden).double()
-        sd = found.sd.movedim(1, 2).double()
-        centre = state.x.double() + sd * 2 * torch.tanh(told[..., 0])
-        scale = self.temper * sd * torch.exp(1.5 * torch.tanh(told[..., 1]))
-        skew = 1.5 * torch.tanh(told[..., 2])
-        tail = torch.exp(0.7 * torch.tanh(told[..., 3]))
+    def _posterior(self, state: State, gaussian: Gaussian, mask: Tensor) -> BentStudents:
+        outputs = self.head(state.hidden).double()
+        sd = gaussian.sd.movedim(1, 2).double()
+        centre = state.x.double() + sd * 2 * torch.tanh(outputs[..., 0])
+        scale = self.temper * sd * torch.exp(1.5 * torch.tanh(outputs[..., 1]))
+        skew = 1.5 * torch.tanh(outputs[..., 2])
+        tail = torch.exp(0.7 * torch.tanh(outputs[..., 3]))
         freedom = self.freedom(pooled(state.hidden, mask[..., 0]))[..., 0].double()
         freedom = 1.5 + freedom.clamp(-3, 8).exp()
         there = mask.movedim(1, 2).expand(*sd.movedim(1, 2).shape)
         centre, scale, skew, tail = (p.movedim(1, 2) for p in (centre, scale, skew, tail))
-        return BentStudent(centre, scale, skew, tail, found.factor.double(), freedom, there)
+        return BentStudents(centre, scale, skew, tail, gaussian.factor.double(), freedom, there)
 
-    def _newton(self, source: Source, counts: Tensor, state: State) -> Gaussian:
+    def _newton(self, source: EncodedSource, counts: Tensor, state: State) -> Gaussian:
         """The step from the present state, with what is learned of noise and precision."""
-        found = physics(source, counts, state)
+        local = physics(source, counts, state)
         noisier, stiffer = softplus(self.precision(state.hidden) - 4).unbind(dim=-1)
         total = counts.sum(dim=1, keepdim=True).clamp_min(1.0)
-        noise = found.noise * (1 + noisier)
+        noise = local.noise * (1 + noisier)
         x, q, noise, residual, stiffer = (
             part.movedim(1, 2)
-            for part in (state.x, found.q, noise, counts / total - found.r, stiffer)
+            for part in (state.x, local.q, noise, counts / total - local.r, stiffer)
         )
-        place = Place(x, q, noise, residual, stiffer, state.log_tau.exp()[..., None])
+        start = StepStart(x, q, noise, residual, stiffer, state.log_tau.exp()[..., None])
         columns = source.columns
-        mask = source.similar.mask
-        return newton_step(columns.mean, columns.noise.reciprocal(), source.laplacian, mask, place)
+        matrices = SourceMatrices(
+            columns.mean, columns.noise.reciprocal(), source.laplacian, source.similar.mask
+        )
+        return newton_step(matrices, start)
 
 
 class Layer(nn.Module):
@@ -196,40 +199,40 @@ class Layer(nn.Module):
         nn.init.zeros_(self.step.bias)
 
     def forward(
-        self, source: Source, counts: Tensor, state: State, extra: Tensor | None = None
+        self, source: EncodedSource, counts: Tensor, state: State, extra: Tensor | None = None
     ) -> State:
-        found = physics(source, counts, state)
+        local = physics(source, counts, state)
         mask = source.similar.mask[:, :, None, None]
         mean = source.columns.mean
         back, forth, beside = self.send(state.hidden).split(_MESSAGES, dim=-1)
-        q, r = found.q[..., None], found.r[..., None]
-        told = [
+        q, r = local.q[..., None], local.r[..., None]
+        messages_read = [
             _along(mean.mT, back),
             _along(mean, q * forth) / r,
             _beside(source.similar, beside),
         ]
-        parts = [state.hidden, found.features, *told]
+        parts = [state.hidden, local.features, *messages_read]
         own = self.own(torch.cat(parts if extra is None else [*parts, extra], dim=-1))
         plain = pooled(state.hidden, source.similar.mask)
         weighted = (state.hidden * q).sum(dim=1)
         windows = plain.shape[1]
-        known = torch.cat([source.columns.context, source.known], dim=-1)
-        known = known[:, None].expand(-1, windows, -1)
+        of_source = torch.cat([source.columns.context, source.known], dim=-1)
+        of_source = of_source[:, None].expand(-1, windows, -1)
         size = counts.sum(dim=1)[..., None].log1p() / 8
         strength = state.log_tau[..., None] / 3
-        context = self.window(torch.cat([plain, weighted, known, size, strength], dim=-1))
+        context = self.window(torch.cat([plain, weighted, of_source, size, strength], dim=-1))
         node = self.node(source.columns.nodes)[:, :, None]
         moved = self.out(own.add_(node).add_(context[:, None]).relu_())
         hidden = moved.add_(state.hidden).mul_(mask)
         gate, shift, tighter = self.step(hidden).unbind(dim=-1)
-        step = torch.sigmoid(gate) * found.force / found.precision
-        step = step + 2 * torch.tanh(shift) * found.precision.rsqrt()
+        step = torch.sigmoid(gate) * local.force / local.precision
+        step = step + 2 * torch.tanh(shift) * local.precision.rsqrt()
         x = state.x + step.clamp(-_LARGEST_STEP, _LARGEST_STEP)
         change = pooled(tighter, source.similar.mask)
         return State(x, hidden, state.log_tau + change.clamp(-2, 2))
 
 
-def physics(source: Source, counts: Tensor, state: State) -> Physics:
+def physics(source: EncodedSource, counts: Tensor, state: State) -> Physics:
     """The hierarchy's forces at x, the columns by their mean and variance."""
     columns, similar, x = source.columns, source.similar, state.x
     mask = similar.mask[:, :, None]
@@ -269,7 +272,7 @@ def physics(source: Source, counts: Tensor, state: State) -> Physics:
     return Physics(q, r, noise, force, precision, features)
 
 
-def predicted_shares(columns: Columns, posterior: BentStudent) -> tuple[Tensor, Tensor]:
+def predicted_shares(columns: Columns, posterior: BentStudents) -> tuple[Tensor, Tensor]:
     """(S, K, W) r = C q at the posterior's centre, and the variance of r given q."""
     x = torch.where(posterior.mask, posterior.centre, -torch.inf).movedim(1, 2)
     q = torch.softmax(x, dim=1).to(columns.mean.dtype)

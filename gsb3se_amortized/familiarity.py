@@ -2,8 +2,8 @@
 
 A few figures sum a problem up: how often the classifier is right and how unequally so over the
 classes, how many cells it spreads over, whether it errs towards similar labels, and how well the
-posterior explains the target counts. Simulated problems give their mean and covariance, one of each
-for either prior; a problem farther out than all but one in a thousand of them is unlike them.
+posterior explains the target counts. Their mean and covariance over simulated problems are
+stored for each prior; a problem farther from the mean than 99.9 % of these is unfamiliar.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from gsb3se_amortized.batch import Batch
-from gsb3se_amortized.encoder import Encoder, Source, predicted_shares
+from gsb3se_amortized.encoder import EncodedSource, Encoder, predicted_shares
+from gsb3se_amortized.padded_batch import Batch
 
 _FIGURES = 9
 SHAPES = {  # of what is known of simulated problems, a row a prior
@@ -25,7 +25,7 @@ SHAPES = {  # of what is known of simulated problems, a row a prior
 _LEVEL = 0.999  # of the simulated problems are no farther out than the limit
 
 
-def summaries(batch: Batch, source: Source, r: Tensor, unsure: Tensor) -> Tensor:
+def summaries(batch: Batch, source: EncodedSource, r: Tensor, unsure: Tensor) -> Tensor:
     """(S, W, 9) figures of every window.
 
     Args:
@@ -34,16 +34,16 @@ def summaries(batch: Batch, source: Source, r: Tensor, unsure: Tensor) -> Tensor
     cells = source.cells
     sizes, right = cells.sum(dim=1), cells.diagonal(dim1=1, dim2=2)
     mask = batch.mask
-    known = (sizes > 0) & mask
-    n_known = known.sum(dim=1).clamp_min(1)
-    share = torch.where(known, (right + 0.5) / (sizes + 1), 0.0)
-    usual = share.sum(dim=1) / n_known
-    spread = torch.where(known, (share - usual[:, None]).square(), 0.0).sum(dim=1) / n_known
+    seen = (sizes > 0) & mask
+    n_seen = seen.sum(dim=1).clamp_min(1)
+    share = torch.where(seen, (right + 0.5) / (sizes + 1), 0.0)
+    usual = share.sum(dim=1) / n_seen
+    spread = torch.where(seen, (share - usual[:, None]).square(), 0.0).sum(dim=1) / n_seen
     wrong = (sizes - right).sum(dim=1)
     n = batch.widest
     beside = cells.reshape(-1, n)[batch.edges[0], batch.edges[1] % n]
     near = torch.zeros_like(wrong).index_add(0, batch.edges[0] // n, beside)
-    filled = (cells > 0).sum(dim=(1, 2)) / n_known
+    filled = (cells > 0).sum(dim=(1, 2)) / n_seen
     labels = sizes.sum(dim=1) / batch.sizes
     of_source = torch.stack(
         [
@@ -75,15 +75,15 @@ def summaries(batch: Batch, source: Source, r: Tensor, unsure: Tensor) -> Tensor
 @torch.no_grad()
 def typical(encoder: Encoder, batches: Iterable[Batch]) -> dict[str, Tensor]:
     """Mean, whitening and limit of the summaries of simulated batches, a row a prior."""
-    found: list[list[Tensor]] = [[], []]
+    by_prior: list[list[Tensor]] = [[], []]
     for batch in batches:
         source = encoder.encode(batch)
         posterior = encoder.infer(source, batch.targets)
-        told = summaries(batch, source, *predicted_shares(source.columns, posterior))
-        for anchored, one in zip(batch.anchored.tolist(), told, strict=True):
-            found[int(anchored)].append(one)
+        figures = summaries(batch, source, *predicted_shares(source.columns, posterior))
+        for anchored, one in zip(batch.anchored.tolist(), figures, strict=True):
+            by_prior[int(anchored)].append(one)
     means, whitenings, limits = [], [], []
-    for rows in found:
+    for rows in by_prior:
         every = torch.cat(rows).double()
         mean = every.mean(dim=0)
         covariance = torch.cov(every.T) + 1e-4 * torch.eye(every.shape[1], dtype=every.dtype)
@@ -99,9 +99,9 @@ def typical(encoder: Encoder, batches: Iterable[Batch]) -> dict[str, Tensor]:
     }
 
 
-def strangeness(told: Tensor, anchored: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+def strangeness(figures: Tensor, anchored: Tensor, reference: Mapping[str, Tensor]) -> Tensor:
     """(S, W) distance of summaries from the simulated ones, one at the limit."""
     which = anchored.long()
-    gap = told.double() - known["mean"][which][:, None]
-    white = torch.einsum("sij,swj->swi", known["whitening"][which], gap)
-    return (white.square().sum(dim=-1) / known["limit"][which][:, None]).sqrt()
+    gap = figures.double() - reference["mean"][which][:, None]
+    white = torch.einsum("sij,swj->swi", reference["whitening"][which], gap)
+    return (white.square().sum(dim=-1) / reference["limit"][which][:, None]).sqrt()

@@ -25,7 +25,7 @@ _ROOT_STEPS = 60
 
 
 @dataclass(frozen=True, eq=False)
-class BentStudent:
+class BentStudents:
     """A batch of posteriors; classes beyond a problem's own are masked.
 
     Attributes:

@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gsb3se.forms import BentStudent as BentForm
-from gsb3se.forms import frozen
-from gsb3se.problem import Problem
-from gsb3se.simplex import Matrix, Vector
+from gsb3se.model.problem import Problem
+from gsb3se.posterior.families import BentStudent as BentForm
+from gsb3se.posterior.families import frozen
+from gsb3se.support.simplex import Matrix, Vector
 from gsb3se_amortized.backend import Group
-from gsb3se_amortized.batch import Batch, SourceWindows
 from gsb3se_amortized.checkpoint import load
 from gsb3se_amortized.encoder import predicted_shares
 from gsb3se_amortized.familiarity import strangeness, summaries
+from gsb3se_amortized.padded_batch import Batch, SourceWindows
 from gsb3se_amortized.simulator import Ranges
 
 
@@ -47,15 +47,15 @@ class ForwardPass:
     @torch.no_grad()
     def __call__(self, groups: Sequence[Group], problems: Sequence[Problem]) -> list[Answer]:
         """Answers for sources with equally many windows; ``places`` are those in ``problems``."""
-        encoder, known = self.trained.encoder, self.trained.typical
+        encoder, reference = self.trained.encoder, self.trained.typical
         batch = Batch.of([_windows(group, problems) for group in groups]).to(self.device)
         source = encoder.encode(batch)
         posterior = encoder.infer(source, batch.targets)
         strange = torch.zeros(batch.targets.shape[:2])
         predicted = predicted_shares(source.columns, posterior)
-        if known:
-            told = summaries(batch, source, *predicted)
-            strange = strangeness(told, batch.anchored, known)
+        if reference:
+            figures = summaries(batch, source, *predicted)
+            strange = strangeness(figures, batch.anchored, reference)
         kept, row_sd = (part.double() for part in rows_given(batch, *predicted))
         vectors = (posterior.centre, posterior.scale, posterior.skew, posterior.tail)
         freedom = posterior.freedom.cpu().numpy()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gsb3se_amortized.batch import Batch
+from gsb3se_amortized.padded_batch import Batch
 
 
 @dataclass(frozen=True, eq=False)

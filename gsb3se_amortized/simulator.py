@@ -7,9 +7,9 @@ carries its importance weight, prior over proposal, which is bounded: where few 
 hyper-parameters open, the encoder learns their prior and not the proposal.
 
 The paper's columns have no preferred row; a classifier of use has its peaks on the diagonal. So a
-random share of the classes takes a column from among those whose peak is their own: columns of one
-law are drawn and handed out by where their peak is, which leaves their law given the place of the
-peak as it was, and that of tau_C too, which does not move a peak.
+random share of the classes gets a column that peaks on the diagonal: more columns than needed are
+drawn from one law and assigned to the class at their peak. This changes neither the law of a column
+given the position of its peak nor that of tau_C, which does not move a peak.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from scipy.special import erf, ndtr, ndtri
 from torch.utils.data import IterableDataset
 
 from gsb3se.graph import LabelGraph
-from gsb3se.simplex import Matrix, softmax
-from gsb3se.simulation import draw_columns
-from gsb3se_amortized.batch import Batch, SourceWindows
+from gsb3se.model.simulation import draw_columns
+from gsb3se.support.simplex import Matrix, softmax
+from gsb3se_amortized.padded_batch import Batch, SourceWindows
 
 _CANDIDATES = 3  # columns drawn for each one that is handed out by its peak
 _ANCHOR_SD = 5.0  # of the prior of alpha and beta
@@ -63,9 +63,9 @@ class Ranges:
                 )
 
     @classmethod
-    def of(cls, told: Mapping[str, Sequence[float]]) -> Ranges:
+    def of(cls, ends: Mapping[str, Sequence[float]]) -> Ranges:
         """Ranges as JSON has them, with lists for pairs."""
-        return cls(**{name: tuple(ends) for name, ends in told.items()})  # type: ignore[arg-type]
+        return cls(**{name: tuple(pair) for name, pair in ends.items()})  # type: ignore[arg-type]
 
 
 class Simulated(NamedTuple):
@@ -77,7 +77,7 @@ class Simulated(NamedTuple):
     importance: float
 
 
-class Hyper(NamedTuple):
+class HyperParameters(NamedTuple):
     """Hyper-parameters of the columns and the weight of their draw, prior over proposal."""
 
     tau_C: float
@@ -99,8 +99,8 @@ def simulate_source(
         wide: whether the columns' hyper-parameters come from the proposal, or from their prior (of
             alpha and beta what lies in the ranges), all weights one.
 
-    >>> made = simulate_source(7, windows=3, rng=np.random.default_rng(0))
-    >>> made.source.targets.shape, made.theta.shape, made.confusion.shape
+    >>> simulated = simulate_source(7, windows=3, rng=np.random.default_rng(0))
+    >>> simulated.source.targets.shape, simulated.theta.shape, simulated.confusion.shape
     ((3, 7), (3, 7), (7, 7))
     """
     graph = random_graph(n_classes, rng)
@@ -160,13 +160,28 @@ def simulate_batch(
     rng = np.random.default_rng(seed)  # type: ignore[arg-type]
     least = max(ranges.classes[0], int(0.75 * n_classes))
     sizes = [n_classes, *rng.integers(least, n_classes + 1, size=sources - 1)]
-    made = [simulate_source(int(n), windows, rng, ranges, wide) for n in sizes]
+    simulated = [simulate_source(int(n), windows, rng, ranges, wide) for n in sizes]
     return Batch.of(
-        [one.source for one in made],
-        theta=[one.theta for one in made],
-        confusion=[one.confusion for one in made],
-        importance=[one.importance for one in made],
+        [one.source for one in simulated],
+        theta=[one.theta for one in simulated],
+        confusion=[one.confusion for one in simulated],
+        importance=[one.importance for one in simulated],
     )
+
+
+class Progress(NamedTuple):
+    """Steps that are left, and which of their shards a process makes.
+
+    Attributes:
+        first_step, last_step: of the steps; shards: of each.
+        rank, world: which process this is, of how many.
+    """
+
+    first_step: int = 0
+    last_step: int = 0
+    shards: int = 1
+    rank: int = 0
+    world: int = 1
 
 
 class Shifts(IterableDataset[Batch]):
@@ -179,16 +194,11 @@ class Shifts(IterableDataset[Batch]):
     def __init__(
         self,
         seed: int,
-        first_step: int,
-        last_step: int,
-        shards: int,
-        rank: int = 0,
-        world: int = 1,
+        progress: Progress = Progress(),  # noqa: B008
         ranges: Ranges = Ranges(),  # noqa: B008
         wide: bool = True,
     ) -> None:
-        self.seed, self.first, self.last, self.shards = seed, first_step, last_step, shards
-        self.rank, self.world, self.ranges, self.wide = rank, world, ranges, wide
+        self.seed, self.progress, self.ranges, self.wide = seed, progress, ranges, wide
 
     def __iter__(self) -> Iterator[Batch]:
         from torch.utils.data import get_worker_info
@@ -197,8 +207,8 @@ class Shifts(IterableDataset[Batch]):
         offset, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         mine = [
             (step, shard)
-            for step in range(self.first, self.last)
-            for shard in range(self.rank, self.shards, self.world)
+            for step in range(self.progress.first_step, self.progress.last_step)
+            for shard in range(self.progress.rank, self.progress.shards, self.progress.world)
         ]
         for step, shard in mine[offset::stride]:
             yield self.batch(step, shard)
@@ -216,15 +226,15 @@ def batch_shape(n_classes: int) -> tuple[int, int]:
     return int(np.clip(60_000 // n_classes**2, 2, 12)), 4
 
 
-def _from_prior(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> Hyper:
+def _from_prior(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> HyperParameters:
     tau_C = max(rng.gamma(1.0), _LEAST_TAU)
     if not anchored:
-        return Hyper(tau_C)
+        return HyperParameters(tau_C)
     alpha, beta = (_half_normal(ends, rng) for ends in (ranges.alpha, ranges.beta))
-    return Hyper(tau_C, alpha, beta)
+    return HyperParameters(tau_C, alpha, beta)
 
 
-def _from_proposal(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> Hyper:
+def _from_proposal(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> HyperParameters:
     low, high = ranges.tau_C
     tau_C = max(rng.gamma(1.0), _LEAST_TAU)
     if rng.random() >= _FROM_PRIOR:
@@ -234,11 +244,11 @@ def _from_proposal(anchored: bool, ranges: Ranges, rng: np.random.Generator) -> 
     uniform = (low <= tau_C <= high) / np.log(high / low)
     importance = prior / (_FROM_PRIOR * prior + (1 - _FROM_PRIOR) * uniform)
     if not anchored:
-        return Hyper(tau_C, importance=importance)
+        return HyperParameters(tau_C, importance=importance)
     alpha, beta = rng.uniform(*ranges.alpha), rng.uniform(*ranges.beta)
     importance *= _normal_over_uniform(alpha, ranges.alpha)
     importance *= _normal_over_uniform(beta, ranges.beta)
-    return Hyper(tau_C, alpha, beta, importance)
+    return HyperParameters(tau_C, alpha, beta, importance)
 
 
 def _normal_over_uniform(value: float, ends: tuple[float, float]) -> float:

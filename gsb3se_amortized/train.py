@@ -1,9 +1,9 @@
 """Training: neural posterior estimation on simulated shifts that never end.
 
-The loss is the negative log density of the true theta a class, under the posterior that the encoder
-gives to the simulated counts; its minimum is the exact posterior, as far as the family reaches. Two
-more terms teach the columns: the relative entropy of the true columns from their predicted mean,
-least at E[C], and a score of their variance.
+The loss is the negative log density of the true theta, divided by the number of classes, under the
+posterior of the encoder given the simulated counts. The best fit within the family minimises it.
+Two more terms fit the columns: the relative entropy of the true columns from their predicted mean,
+minimal at E[C], and a scoring rule for their variance.
 
 Everything random follows from the seed and the step, so that a run that was stopped goes on as if
 it had not been, and as many processes as there are learn from the same global batches.
@@ -27,9 +27,8 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from gsb3se.errors import as_whole_number
-from gsb3se.files import as_csv, whole, write_text
-from gsb3se_amortized.batch import Batch
+from gsb3se.support.errors import as_whole_number
+from gsb3se.support.files import as_csv, whole, write_text
 from gsb3se_amortized.checkpoint import (
     Checkpoint,
     check_device,
@@ -37,24 +36,22 @@ from gsb3se_amortized.checkpoint import (
     read_tensors,
     write_tensors,
 )
-from gsb3se_amortized.columns import Columns
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import typical
-from gsb3se_amortized.family import BentStudent
-from gsb3se_amortized.simulator import Ranges, Shifts
+from gsb3se_amortized.family import BentStudents
+from gsb3se_amortized.objective import TrainingObjective, surprise_a_class
+from gsb3se_amortized.padded_batch import Batch
+from gsb3se_amortized.simulator import Progress, Ranges, Shifts
 
 STATE, ENCODER, LOG = "training.safetensors", "encoder.safetensors", "log.csv"
 _KIND = "gsb3se training"
-_VARIANCE_WEIGHT = 0.02
-_LARGEST_LOSS = 30.0  # nats a class, beyond which a window teaches nothing
 _LARGEST_GRADIENT = 1.0
-_EXPECTED = (-2.5, 1.5)  # of the log importance
 _VALIDATION = 1 << 40  # the step from which batches are for validation
 _VALIDATION_BATCHES, _TYPICAL_BATCHES, _TEMPER_BATCHES, _DRAWS = 40, 400, 100, 200
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """All that decides what is learned.
 
     Attributes:
@@ -85,6 +82,15 @@ class Plan:
         return self.learning_rate * rising * (1 + math.cos(math.pi * step / self.steps)) / 2
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """When training saves, in seconds, and when it reports and validates, in steps."""
+
+    save_seconds: float = 120.0
+    report_every: int = 50
+    validate_every: int = 1000
+
+
 class Report(NamedTuple):
     """How training stands; the last three are of the latest validation."""
 
@@ -100,59 +106,14 @@ class Report(NamedTuple):
     coverage_90: float
 
 
-class Objective(nn.Module):
-    """An encoder and its loss, one number a batch.
-
-    Sources count by their importance, divided by what the counts already tell of it: a factor that
-    depends on the data alone changes no posterior, and without it a useful classifier, rare as the
-    prior has it, would count for little. What is left differs from one where few counts leave the
-    hyper-parameters open.
-    """
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The losses of the posterior, of the columns, and of the expected importance."""
-        posterior, columns = self.encoder(batch)
-        surprise = surprise_a_class(posterior, batch).clamp(max=_LARGEST_LOSS).mean(dim=1)
-        assert batch.importance is not None
-        expected = self.encoder.importance(columns.context.detach())[:, 0]
-        weight = batch.importance / expected.detach().clamp(*_EXPECTED).exp()
-        return (
-            (weight * surprise).mean(),
-            (weight * columns_loss(columns, batch)).mean(),
-            (expected - batch.importance.log()).square().mean(),
-        )
-
-
-def surprise_a_class(posterior: BentStudent, batch: Batch) -> Tensor:
-    """(S, W) negative log density of the truth, divided by K."""
-    assert batch.theta is not None
-    return -posterior.log_density(batch.theta) / batch.sizes[:, None]
-
-
-def columns_loss(columns: Columns, batch: Batch) -> Tensor:
-    """(S,) relative entropy of the columns from their mean, and a little of the variance's score.
-
-    (c - m)^2 / v + log v is least where v is the expectation of (c - m)^2.
-    """
-    assert batch.confusion is not None
-    mask = batch.mask
-    truth = batch.confusion.to(columns.mean.dtype)
-    entropy = truth * ((truth + 1e-12).log() - (columns.mean + 1e-12).log())
-    mean = columns.mean.detach()
-    variance = columns.variance.clamp_min(1e-12)
-    score = mean * ((truth - mean).square() / variance + variance.log())
-    cells = torch.where(mask[:, :, None] & mask[:, None, :], entropy + _VARIANCE_WEIGHT * score, 0)
-    return cells.sum(dim=(1, 2)) / batch.sizes
-
-
 @dataclass
 class _Run:
-    """What changes while training."""
+    """What changes while training, and where it runs."""
 
+    plan: TrainingPlan
+    device: torch.device
+    rank: int
+    world: int
     encoder: Encoder
     average: Encoder
     optimiser: torch.optim.AdamW
@@ -163,13 +124,11 @@ class _Run:
 
 def train(
     folder: str | os.PathLike[str],
-    plan: Plan | None = None,
+    plan: TrainingPlan | None = None,
     *,
     device: str = "cpu",
     workers: int = 0,
-    save_seconds: float = 120.0,
-    report_every: int = 50,
-    validate_every: int = 1000,
+    schedule: Schedule | None = None,
     tell: Callable[[Report], None] = lambda report: None,
 ) -> Checkpoint | None:
     """Train an encoder, or go on with what stands in the folder.
@@ -179,6 +138,7 @@ def train(
             at the end ``encoder.safetensors``.
         plan: None to go on with the folder's own; a folder that holds a run takes no other plan.
         workers: processes that simulate ahead.
+        schedule: when to save, report and validate.
         tell: called with a :class:`Report` now and then.
 
     Under ``torchrun`` every process calls this; the first one writes and returns the checkpoint.
@@ -199,87 +159,91 @@ def train(
             raise ValueError(
                 f"{world} processes cannot share {plan.shards} shards evenly: take a multiple"
             )
-        run = _start(plan, chosen)
+        run = _start(plan, chosen, rank, world)
         if state.is_file():
             _restore(run, state)
+        keeper = None
         if rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             _cut_log(folder / LOG, run.step)
-        _loop(
-            run, plan, folder if rank == 0 else None, chosen, (rank, world), workers,
-            save_seconds, report_every, validate_every, tell,
-        )  # fmt: skip
+            keeper = _Keeper(folder, schedule or Schedule(), tell)
+        _loop(run, keeper, workers)
         if rank:
             return None
-        finished = _finished(run, plan, chosen)
+        finished = _finished(run)
         finished.save(folder / ENCODER)
         return finished
 
 
-def _loop(
-    run: _Run,
-    plan: Plan,
-    folder: Path | None,
-    device: torch.device,
-    place: tuple[int, int],
-    workers: int,
-    save_seconds: float,
-    report_every: int,
-    validate_every: int,
-    tell: Callable[[Report], None],
-) -> None:
-    rank, world = place
-    objective: nn.Module = Objective(run.encoder)
-    if world > 1:
+def _loop(run: _Run, keeper: _Keeper | None, workers: int) -> None:
+    """All steps that are left; ``keeper`` of the first process alone."""
+    plan = run.plan
+    objective: nn.Module = TrainingObjective(run.encoder)
+    if run.world > 1:
         objective = DistributedDataParallel(objective)
-    shifts = Shifts(plan.seed, run.step, plan.steps, plan.shards, rank, world, plan.ranges)
+    start = Progress(run.step, plan.steps, plan.shards, run.rank, run.world)
+    shifts = Shifts(plan.seed, start, plan.ranges)
     batches = iter(DataLoader(shifts, batch_size=None, num_workers=workers))
-    began, saved = time.perf_counter() - run.seconds, time.perf_counter()
-    losses: list[tuple[float, float]] = []
-    validated = (math.nan, math.nan, math.nan)
+    began = time.perf_counter() - run.seconds
     while run.step < plan.steps:
-        losses.append(_step(run, plan, objective, batches, device, world))
+        losses = _step(run, objective, batches)
         run.step += 1
         run.seconds = time.perf_counter() - began
+        if keeper is not None:
+            keeper.look(run, losses)
+
+
+class _Keeper:
+    """Validates, reports and saves now and then, and after the last step."""
+
+    def __init__(self, folder: Path, schedule: Schedule, tell: Callable[[Report], None]) -> None:
+        self.folder, self.schedule, self.tell = folder, schedule, tell
+        self._losses: list[tuple[float, float]] = []
+        self._validated = (math.nan, math.nan, math.nan)
+        self._saved = time.perf_counter()
+
+    def look(self, run: _Run, losses: tuple[float, float]) -> None:
+        """Take a step's losses, and do what is due."""
+        plan, schedule = run.plan, self.schedule
+        self._losses.append(losses)
         last = run.step == plan.steps
-        if folder is None:
-            continue
-        if run.step % validate_every == 0 or last:
-            validated = validate(run.average, plan, device)
-        if run.step % report_every == 0 or last:
-            surprise, columns = (sum(part) / len(losses) for part in zip(*losses, strict=True))
-            losses.clear()
+        if run.step % schedule.validate_every == 0 or last:
+            self._validated = validate(run.average, plan, run.device)
+        if run.step % schedule.report_every == 0 or last:
+            parts = zip(*self._losses, strict=True)
+            surprise, columns = (sum(part) / len(self._losses) for part in parts)
+            self._losses.clear()
             report = Report(
-                run.step, plan.steps, run.seconds, surprise, columns, plan.rate(run.step - 1),
-                run.skipped, *validated,
-            )  # fmt: skip
-            _append_log(folder / LOG, report)
-            tell(report)
-        if time.perf_counter() - saved > save_seconds or last:
-            _save(run, plan, folder / STATE)
-            saved = time.perf_counter()
+                run.step,
+                plan.steps,
+                run.seconds,
+                surprise,
+                columns,
+                plan.rate(run.step - 1),
+                run.skipped,
+                *self._validated,
+            )
+            _append_log(self.folder / LOG, report)
+            self.tell(report)
+        if time.perf_counter() - self._saved > schedule.save_seconds or last:
+            _save(run, self.folder / STATE)
+            self._saved = time.perf_counter()
 
 
-def _step(
-    run: _Run,
-    plan: Plan,
-    objective: nn.Module,
-    batches: Iterator[Batch],
-    device: torch.device,
-    world: int,
-) -> tuple[float, float]:
+def _step(run: _Run, objective: nn.Module, batches: Iterator[Batch]) -> tuple[float, float]:
     """One optimiser step over this process's shards; the mean of both losses over all."""
+    plan, device, world = run.plan, run.device, run.world
     mine = plan.shards // world
-    told = torch.zeros(2, device=device)
+    losses = torch.zeros(2, device=device)
     for shard in range(mine):
         waiting = world > 1 and shard < mine - 1
         with objective.no_sync() if waiting else nullcontext():
             surprise, columns, importance = objective(next(batches).to(device))
             ((surprise + columns + importance) / mine).backward()
-        told += torch.stack([surprise.detach().float(), columns.detach().float()]) / mine
+        losses += torch.stack([surprise.detach().float(), columns.detach().float()]) / mine
     if world > 1:
-        distributed.all_reduce(told)
-        told /= world
+        distributed.all_reduce(losses)
+        losses /= world
     norm = nn.utils.clip_grad_norm_(run.encoder.parameters(), _LARGEST_GRADIENT)
     for group in run.optimiser.param_groups:
         group["lr"] = plan.rate(run.step)
@@ -293,13 +257,15 @@ def _step(
         torch._foreach_lerp_(
             list(run.average.parameters()), list(run.encoder.parameters()), 1 - kept
         )
-    return float(told[0]), float(told[1])
+    return float(losses[0]), float(losses[1])
 
 
 @torch.no_grad()
-def validate(encoder: Encoder, plan: Plan, device: torch.device) -> tuple[float, float, float]:
+def validate(
+    encoder: Encoder, plan: TrainingPlan, device: torch.device
+) -> tuple[float, float, float]:
     """Nats a class and coverage of the 50 % and 90 % intervals, on batches never trained on."""
-    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges)
+    shifts = Shifts(plan.seed, ranges=plan.ranges)
     generator = torch.Generator(device).manual_seed(plan.seed)
     surprise, inside, weights = [], [], []
     for step in range(_VALIDATION_BATCHES):
@@ -317,13 +283,13 @@ def validate(encoder: Encoder, plan: Plan, device: torch.device) -> tuple[float,
 
 
 def ranks_of_truth(
-    posterior: BentStudent, batch: Batch, draws: int, generator: torch.Generator
+    posterior: BentStudents, batch: Batch, draws: int, generator: torch.Generator
 ) -> Tensor:
     """(N,) share of the draws below the true q, of every class of every window."""
     return ranks_among(posterior.sample(draws, generator), posterior, batch)[posterior.mask]
 
 
-def ranks_among(x: Tensor, posterior: BentStudent, batch: Batch) -> Tensor:
+def ranks_among(x: Tensor, posterior: BentStudents, batch: Batch) -> Tensor:
     """(S, W, K) share of the draws x (n, S, W, K) of log q that are below the true one."""
     assert batch.theta is not None
     truth = torch.softmax(torch.where(posterior.mask, batch.theta, -torch.inf), dim=-1)
@@ -331,7 +297,7 @@ def ranks_among(x: Tensor, posterior: BentStudent, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
+def tempered(encoder: Encoder, plan: TrainingPlan, device: torch.device) -> float:
     """The factor by which its widths must change for intervals to cover what they say.
 
     Maximum likelihood sees to the tails of the errors before their middle, and leaves intervals a
@@ -342,7 +308,7 @@ def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
     factors = torch.linspace(0.8, 1.2, 21, dtype=torch.float64, device=device)
     levels = torch.tensor([0.5, 0.9], device=device)
     inside = []
-    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges, wide=False)
+    shifts = Shifts(plan.seed, ranges=plan.ranges, wide=False)
     for step in range(_TEMPER_BATCHES):
         batch = shifts.batch(3 * _VALIDATION + step, 0).to(device)
         posterior, _ = encoder(batch)
@@ -353,34 +319,35 @@ def tempered(encoder: Encoder, plan: Plan, device: torch.device) -> float:
             covered = (rank - 0.5).abs()[..., None] < levels / 2
             covered = torch.where(posterior.mask[..., None], covered, False)
             inside.append(covered.sum(dim=-2) / batch.sizes[:, None, None])
-    found = [
+    coverage = [
         torch.cat([part.flatten(0, 1) for part in inside[k :: len(factors)]]).mean(dim=0)
         for k in range(len(factors))
     ]
-    off = (torch.stack(found) - levels).abs().sum(dim=-1)
+    off = (torch.stack(coverage) - levels).abs().sum(dim=-1)
     return float(factors[off.argmin()])
 
 
-def read_plan(state: Path) -> Plan:
+def read_plan(state: Path) -> TrainingPlan:
     """The plan of a training that stands in a file."""
     _, metadata = read_tensors(state, _KIND)
     with whole(state):
-        told = dict(metadata["plan"])
-        told["ranges"] = Ranges.of(told["ranges"])
-        return Plan(**told)
+        parts = dict(metadata["plan"])
+        parts["ranges"] = Ranges.of(parts["ranges"])
+        return TrainingPlan(**parts)
 
 
-def _start(plan: Plan, device: torch.device) -> _Run:
+def _start(plan: TrainingPlan, device: torch.device, rank: int, world: int) -> _Run:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
         encoder = Encoder(**plan.settings).to(device)
     optimiser = torch.optim.AdamW(
         encoder.parameters(), plan.learning_rate, betas=(0.9, 0.98), weight_decay=1e-4
     )
-    return _Run(encoder, copy.deepcopy(encoder).requires_grad_(False), optimiser)
+    average = copy.deepcopy(encoder).requires_grad_(False)
+    return _Run(plan, device, rank, world, encoder, average, optimiser)
 
 
-def _save(run: _Run, plan: Plan, path: Path) -> None:
+def _save(run: _Run, path: Path) -> None:
     tensors = {f"encoder.{k}": v for k, v in run.encoder.state_dict().items()}
     tensors |= {f"average.{k}": v for k, v in run.average.state_dict().items()}
     for name, parameter in run.encoder.named_parameters():
@@ -388,7 +355,7 @@ def _save(run: _Run, plan: Plan, path: Path) -> None:
             tensors[f"optimiser.{moment}.{name}"] = value
     metadata = {
         "kind": _KIND,
-        "plan": asdict(plan),
+        "plan": asdict(run.plan),
         "step": run.step,
         "seconds": run.seconds,
         "skipped": run.skipped,
@@ -413,19 +380,20 @@ def _restore(run: _Run, path: Path) -> None:
         run.skipped = int(metadata["skipped"])
 
 
-def _finished(run: _Run, plan: Plan, device: torch.device) -> Checkpoint:
-    """The averaged encoder with what it needs to know strangers."""
-    shifts = Shifts(plan.seed, 0, 0, 1, ranges=plan.ranges)
+def _finished(run: _Run) -> Checkpoint:
+    """The averaged encoder with what it needs to recognise unfamiliar counts."""
+    plan, device = run.plan, run.device
+    shifts = Shifts(plan.seed, ranges=plan.ranges)
     encoder = run.average.eval()
     encoder.temper.mul_(tempered(encoder, plan, device))
     simulated = (
         shifts.batch(2 * _VALIDATION + step, 0).to(device) for step in range(_TYPICAL_BATCHES)
     )
-    known = {k: v.cpu() for k, v in typical(encoder, simulated).items()}
+    reference = {k: v.cpu() for k, v in typical(encoder, simulated).items()}
     card = {"seed": plan.seed, "steps": plan.steps, "shards": plan.shards, "plan": asdict(plan)}
     card |= {"seconds": round(run.seconds), "skipped_steps": run.skipped}
     card |= {"temper": float(encoder.temper)}
-    return Checkpoint(encoder.cpu(), plan.ranges, known, card)
+    return Checkpoint(encoder.cpu(), plan.ranges, reference, card)
 
 
 def _append_log(path: Path, report: Report) -> None:

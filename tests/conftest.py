@@ -1,5 +1,9 @@
 """Settings and fixtures that tests share."""
 
+import os
+
+os.environ.pop("COLUMNS", None)  # parallel test processes set it, and consoles would keep it
+
 import numpy as np
 import pytest
 from click.testing import CliRunner

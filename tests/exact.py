@@ -7,12 +7,12 @@ import numpy as np
 from problems import random_graph
 from scipy.special import logsumexp
 from scipy.stats import multivariate_t
+from sum_zero import sum_zero_basis
 
 import gsb3se as gs
-from gsb3se.inference.newton import cold_start, find_mode
-from gsb3se.model import Curvature, Latents, Strengths
-from gsb3se.problem import Problem
-from gsb3se.simplex import sum_zero_basis
+from gsb3se.inference.gaussian.mode_search import cold_start, find_mode
+from gsb3se.model.density import Curvature, Latents, Strengths
+from gsb3se.model.problem import Problem
 
 
 class Exact(NamedTuple):

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import gsb3se as gs
-from gsb3se.model import Latents, Strengths
-from gsb3se.problem import Problem
+from gsb3se.model.density import Latents, Strengths
+from gsb3se.model.problem import Problem
 
 
 def random_graph(n_classes, kind, rng):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 import gsb3se as gs
-from gsb3se.comparison import complaints_about
-from gsb3se.simulation import simulate_classifier
+from gsb3se.compare.comparison import complaints_about
+from gsb3se.model.simulation import simulate_classifier
 
 FOLDER = Path(__file__).parent / "references"
 PRIORS = {"paper": gs.Prior(), "anchored": gs.Prior.anchored()}

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsb3se.adaptation import correct, importance_weights
+from gsb3se.model.adaptation import correct, importance_weights
 
 simplex = st.integers(2, 6).flatmap(
     lambda k: st.integers(0, 10**6).map(

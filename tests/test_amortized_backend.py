@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import gsb3se as gs
-from gsb3se.simulation import simulate_classifier
+from gsb3se.model.simulation import simulate_classifier
 from gsb3se_amortized import Amortized
 from gsb3se_amortized import checkpoint as checkpoints
 from gsb3se_amortized.backend import batches_of, sources_of

@@ -7,10 +7,10 @@ from problems import random_problem
 from scipy import sparse
 
 import gsb3se as gs
-from gsb3se.errors import NoSolution
-from gsb3se_amortized.batch import Batch, SourceWindows
-from gsb3se_amortized.columns import Columns
-from gsb3se_amortized.encoder import Encoder, Source, State, likely_log_shares, physics
+from gsb3se.support.errors import NoSolution
+from gsb3se_amortized.column_encoder import Columns
+from gsb3se_amortized.encoder import EncodedSource, Encoder, State, likely_log_shares, physics
+from gsb3se_amortized.padded_batch import Batch, SourceWindows
 from gsb3se_amortized.similarity import Similarity
 from gsb3se_amortized.simulator import Shifts, simulate_batch, simulate_source
 
@@ -55,7 +55,7 @@ def test_similarity_is_the_graph(encoder: Encoder) -> None:
         assert not product[n:].any()
 
 
-def exact_source(problem: gs.Problem, mean: np.ndarray, noise: np.ndarray) -> Source:
+def exact_source(problem: gs.Problem, mean: np.ndarray, noise: np.ndarray) -> EncodedSource:
     """A source whose columns are what they are said to be."""
     batch = Batch.of([windows(problem, problem.counts.target[None])])
     similar = Similarity.of(batch)
@@ -70,7 +70,7 @@ def exact_source(problem: gs.Problem, mean: np.ndarray, noise: np.ndarray) -> So
     double = (similar.weights.double(), similar.ones.double(), similar.mask)
     similar = Similarity(*double, similar.degrees.double(), False)
     known = torch.zeros(1, 4, dtype=torch.float64)
-    return Source(columns, similar, similar.dense_laplacian(), known, torch.zeros(1, n, n))
+    return EncodedSource(columns, similar, similar.dense_laplacian(), known, torch.zeros(1, n, n))
 
 
 def test_the_force_is_the_gradient_of_the_hierarchy() -> None:
@@ -216,15 +216,15 @@ def test_the_edges_of_the_data_give_finite_answers(encoder: Encoder, case: str) 
 
 
 def test_every_parameter_learns() -> None:
-    from gsb3se_amortized.train import Objective
+    from gsb3se_amortized.objective import TrainingObjective
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        objective = Objective(Encoder(width=8, cell_width=4, before=1, after=1))
+        objective = TrainingObjective(Encoder(width=8, cell_width=4, before=1, after=1))
         torch.nn.init.normal_(objective.encoder.head.weight, std=0.1)
         torch.nn.init.normal_(objective.encoder.before[0].step.weight, std=0.1)
         torch.nn.init.normal_(objective.encoder.after[0].step.weight, std=0.1)
-    sum(objective(Shifts(0, 0, 1, 1).batch(1, 0))).backward()
+    sum(objective(Shifts(0).batch(1, 0))).backward()
     silent = [
         name for name, p in objective.named_parameters() if p.grad is None or not p.grad.any()
     ]
@@ -237,10 +237,10 @@ def test_the_newton_step_is_the_same_in_blocks_and_in_single_precision(
     rng = np.random.default_rng(5)
     batch = Batch.of([simulate_source(n, 5, rng).source for n in (9, 8)])
     whole, _ = encoder(batch)
-    monkeypatch.setattr("gsb3se_amortized.newton._BLOCK", 2 * 81)  # two windows at a time
+    monkeypatch.setattr("gsb3se_amortized.newton_step._BLOCK", 2 * 81)  # two windows at a time
     with torch.no_grad():
         blocks, _ = encoder(batch)
-        monkeypatch.setattr("gsb3se_amortized.newton._SINGLE", 5)
+        monkeypatch.setattr("gsb3se_amortized.newton_step.AMORTIZED_SINGLE_PRECISION", 5)
         single, _ = encoder(batch)
     for other, tolerance in ((blocks, 1e-5), (single, 1e-2)):
         assert torch.allclose(whole.centre, other.centre, atol=tolerance)
@@ -249,20 +249,21 @@ def test_the_newton_step_is_the_same_in_blocks_and_in_single_precision(
 
 
 def test_single_precision_gives_way_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gsb3se_amortized import newton
+    from gsb3se_amortized import newton_step as newton
 
     tried = []
 
-    nothing = torch.zeros(1, 1, newton._SINGLE)
-    place = newton.Place(*(nothing for _ in range(6)))
+    nothing = torch.zeros(1, 1, newton.AMORTIZED_SINGLE_PRECISION)
+    start = newton.StepStart(*(nothing for _ in range(6)))
+    sources = newton.SourceMatrices(*[nothing] * 4)
 
     def step(*arguments: object) -> newton.Gaussian:
-        tried.append(arguments[-2])
+        tried.append(arguments[-1].dtype)
         if len(tried) < 3:
             raise torch.linalg.LinAlgError
         return newton.Gaussian(nothing, nothing, nothing + float("nan"), nothing)
 
     monkeypatch.setattr(newton, "_step", step)
     with pytest.raises(NoSolution, match="backend='structured'"):
-        newton._step_without_gradients(nothing, nothing, nothing, nothing, place)
+        newton._step_without_gradients(sources, start)
     assert tried == [torch.float32, torch.float64, torch.float64, torch.float64]

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gsb3se.forms import BentStudent as BentForm
-from gsb3se_amortized.family import BentStudent
+from gsb3se.posterior.families import BentStudent as BentForm
+from gsb3se_amortized.family import BentStudents
 
 NAMES = ("centre", "scale", "skew", "tail", "factor", "freedom", "mask")
 
 
 def made(
     n: int, seed: int = 0, bent: float = 1.0, padded: int = 0, freedom: float = 6.0
-) -> BentStudent:
+) -> BentStudents:
     """A posterior over n classes, with room for some more."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -33,11 +33,11 @@ def made(
         for part, fill in zip(parts, fills, strict=True)
     ]
     freed = torch.tensor(freedom, dtype=torch.float64)
-    return BentStudent(*vectors, factor, freed, torch.arange(n + padded) < n)
+    return BentStudents(*vectors, factor, freed, torch.arange(n + padded) < n)
 
 
-def repeated(family: BentStudent, times: int) -> BentStudent:
-    return BentStudent(
+def repeated(family: BentStudents, times: int) -> BentStudents:
+    return BentStudents(
         *(getattr(family, k).expand(times, *getattr(family, k).shape) for k in NAMES)
     )
 
@@ -67,7 +67,7 @@ def test_density_has_mass_one_and_the_mean_of_its_draws(padded: int) -> None:
 def test_unbent_it_is_the_gaussian_on_the_sum_zero_space() -> None:
     n = 5
     family = made(n, seed=3, bent=0.0, freedom=1e9)
-    family = BentStudent(
+    family = BentStudents(
         family.centre,
         family.scale,
         torch.zeros(n, dtype=torch.float64),
@@ -127,7 +127,7 @@ def test_gradients_pass_through_the_root() -> None:
     inputs = [getattr(family, k).clone().requires_grad_() for k in NAMES[:-1]]
 
     def density(*parts: torch.Tensor) -> torch.Tensor:
-        return BentStudent(*parts, family.mask).log_density(theta)
+        return BentStudents(*parts, family.mask).log_density(theta)
 
     assert torch.autograd.gradcheck(density, inputs, eps=1e-6, atol=1e-5)
 
@@ -144,7 +144,7 @@ def test_bends_rise_and_straighten(white: float, skew: float, tail: float, scale
 
     eye = torch.eye(2, dtype=torch.float64)
     mask = torch.ones(2, dtype=torch.bool)
-    family = BentStudent(
+    family = BentStudents(
         vector(0.3), vector(scale), vector(skew), vector(tail), eye, torch.tensor(5.0), mask
     )
     at = vector(white).requires_grad_()

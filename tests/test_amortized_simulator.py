@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 
 from gsb3se_amortized.simulator import (
+    Progress,
     Ranges,
     Shifts,
     _from_prior,
@@ -87,8 +88,8 @@ def test_batches_follow_from_the_seed_alone() -> None:
 
 def test_processes_share_the_shards_of_a_step() -> None:
     ranges = Ranges(classes=(5, 12))
-    alone = list(Shifts(0, 3, 5, shards=2, ranges=ranges))
-    shared = [list(Shifts(0, 3, 5, 2, rank, 2, ranges)) for rank in range(2)]
+    alone = list(Shifts(0, Progress(3, 5, shards=2), ranges))
+    shared = [list(Shifts(0, Progress(3, 5, 2, rank, 2), ranges)) for rank in range(2)]
     assert len(alone) == 4
     for step in range(2):
         for shard in range(2):

@@ -13,14 +13,24 @@ import torch
 from commands import failed_with
 
 import gsb3se as gs
-from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.checkpoint import Checkpoint, load
-from gsb3se_amortized.columns import Columns
+from gsb3se_amortized.column_encoder import Columns
 from gsb3se_amortized.encoder import Encoder
+from gsb3se_amortized.objective import columns_loss
+from gsb3se_amortized.padded_batch import Batch
 from gsb3se_amortized.simulator import Ranges
-from gsb3se_amortized.train import ENCODER, LOG, STATE, Plan, Report, columns_loss, tempered, train
+from gsb3se_amortized.train import (
+    ENCODER,
+    LOG,
+    STATE,
+    Report,
+    Schedule,
+    TrainingPlan,
+    tempered,
+    train,
+)
 
-SMALL = Plan(
+SMALL = TrainingPlan(
     steps=6,
     warmup=2,
     settings={"width": 8, "cell_width": 4, "before": 1, "after": 1},
@@ -35,8 +45,9 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"gsb3se_amortized.train.{name}", 4)
 
 
-def trained(folder: Path, plan: Plan | None = SMALL, **more: object) -> Checkpoint:
-    finished = train(folder, plan, report_every=1, validate_every=3, **more)  # type: ignore[arg-type]
+def trained(folder: Path, plan: TrainingPlan | None = SMALL, **more: object) -> Checkpoint:
+    more.setdefault("schedule", Schedule(120.0, 1, 3))
+    finished = train(folder, plan, **more)  # type: ignore[arg-type]
     assert finished is not None
     return finished
 
@@ -53,7 +64,7 @@ def weights(checkpoint: Checkpoint) -> torch.Tensor:
 def test_training_lowers_the_loss(tmp_path: Path) -> None:
     reports: list[Report] = []
     plan = replace(SMALL, steps=60, learning_rate=5e-3, averaging=0.9)
-    train(tmp_path, plan, report_every=1, validate_every=10, tell=reports.append)
+    train(tmp_path, plan, schedule=Schedule(120.0, 1, 10), tell=reports.append)
     assert reports[-1].validation < reports[9].validation
     assert 0 < reports[-1].coverage_50 < reports[-1].coverage_90 <= 1
     assert [report.step for report in reports] == list(range(1, 61))
@@ -67,7 +78,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "stopped", save_seconds=0, tell=stop)
+        trained(tmp_path / "stopped", schedule=Schedule(0.0, 1, 3), tell=stop)
     assert (tmp_path / "stopped" / STATE).exists()
     assert not (tmp_path / "stopped" / ENCODER).exists()
     resumed = trained(tmp_path / "stopped", plan=None)
@@ -85,7 +96,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
         "import gsb3se_amortized.train as module\n"
         "module._VALIDATION_BATCHES = module._TYPICAL_BATCHES = module._TEMPER_BATCHES = 4\n"
         "if __name__ == '__main__':\n"
-        "    train(sys.argv[1], SMALL, report_every=1, validate_every=3)\n"
+        "    train(sys.argv[1], SMALL, schedule=module.Schedule(120.0, 1, 3))\n"
     )
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
@@ -123,7 +134,7 @@ def test_bad_plans_are_refused(change: dict[str, float]) -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
-    plan = Plan(steps=100, warmup=10, learning_rate=0.1)
+    plan = TrainingPlan(steps=100, warmup=10, learning_rate=0.1)
     rates = [plan.rate(step) for step in range(100)]
     assert rates[0] < rates[9] and rates[9] == pytest.approx(max(rates), rel=0.03)
     assert rates[-1] < 1e-3
@@ -157,11 +168,13 @@ def test_steps_that_are_not_finite_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gsb3se_amortized.train.surprise_a_class",
+        "gsb3se_amortized.objective.surprise_a_class",
         lambda posterior, batch: posterior.centre.mean(dim=-1) * float("nan"),
     )
     reports: list[Report] = []
-    finished = train(tmp_path, replace(SMALL, steps=2), report_every=1, tell=reports.append)
+    finished = train(
+        tmp_path, replace(SMALL, steps=2), schedule=Schedule(120.0, 1), tell=reports.append
+    )
     assert finished is not None and reports[-1].skipped == 2
     assert torch.isfinite(weights(finished)).all()
 
@@ -200,7 +213,7 @@ def test_the_command_trains_resumes_and_is_used(run, tmp_path):
 def test_the_command_says_what_is_missing(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     result = run("train", "--out", "x")
-    assert failed_with(result, "pip install 'gsb3se[amortized]'")
+    assert failed_with(result, "[amortized]'")
 
 
 def test_the_command_says_what_is_wrong(run):
@@ -212,7 +225,7 @@ def test_the_command_says_what_is_wrong(run):
 
 def test_widths_that_are_off_are_tempered(monkeypatch):
     monkeypatch.setattr("gsb3se_amortized.train._TEMPER_BATCHES", 12)
-    plan, cpu = Plan(seed=5, ranges=Ranges(classes=(5, 20))), torch.device("cpu")
+    plan, cpu = TrainingPlan(seed=5, ranges=Ranges(classes=(5, 20))), torch.device("cpu")
     encoder = copy.deepcopy(load("base").encoder)
     right = tempered(encoder, plan, cpu)
     encoder.temper.mul_(1.15)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from gsb3se import GSB3SEWarning, ShiftCounts, baselines
-from gsb3se.mixture import mixture_proportions
+from gsb3se.model.mixture_proportions import mixture_proportions
 
 
 def random_counts(n_classes, seed, n_source=30, n_target=500, quality=0.6):
@@ -18,7 +18,7 @@ def random_counts(n_classes, seed, n_source=30, n_target=500, quality=0.6):
 
 
 cases = st.builds(random_counts, n_classes=st.integers(2, 12), seed=st.integers(0, 10**6))
-ignore_notes = pytest.mark.filterwarnings("ignore::gsb3se.errors.GSB3SEWarning")
+ignore_notes = pytest.mark.filterwarnings("ignore::gsb3se.support.errors.GSB3SEWarning")
 
 
 @ignore_notes

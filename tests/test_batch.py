@@ -17,13 +17,17 @@ import pytest
 from commands import failed_with, run_batch, write_csv
 
 import gsb3se as gs
-from gsb3se import batch, counting
-from gsb3se.batch_places import InProcess, OnDask
-from gsb3se.counting import TargetColumns
+from gsb3se.batch import counting
+from gsb3se.batch.counting import TargetColumns
+from gsb3se.batch.dask_cluster import OnDask
+from gsb3se.batch.jobs import Job
+from gsb3se.batch.journal import GroupResult, Journal, file_stamp
+from gsb3se.batch.processes import InProcess
+from gsb3se.batch.scheduling import infer_groups
+from gsb3se.batch.window_inference import Summary, summarise
 from gsb3se.estimate import identity
-from gsb3se.journal import GroupResult, Journal, file_stamp
-from gsb3se.progress import progress_bar
 from gsb3se.report import read_batch
+from gsb3se.support.progress import progress_bar
 from gsb3se_amortized import Amortized
 
 NAMES = np.array(["ant", "bee", "cow"])
@@ -183,7 +187,7 @@ class StumblesTogether(Stumbles):
 def test_a_failing_inference_fails_its_group_alone(tmp_path, predictions, backend):
     job, groups = tiny_job(predictions, backend, [[2, 5, 5], [3, 5, 5], [4, 5, 5]])
     with Journal(tmp_path / "journal", {}, resume=False) as journal:
-        batch.run(job, groups, journal, InProcess(1, len(groups)))
+        infer_groups(job, groups, journal, InProcess(1, len(groups)))
         found = list(journal.results())
     assert [one.status for one in found] == ["ok", "failed", "ok"]
     assert found[1].message == "odd" and found[1].numbers is None
@@ -192,7 +196,7 @@ def test_a_failing_inference_fails_its_group_alone(tmp_path, predictions, backen
 def tiny_job(predictions, backend, targets):
     problem = gs.Problem(confusion(predictions))
     prior = np.ones(3) / 3
-    job = batch.Job({"": problem}, {"": prior}, backend)
+    job = Job({"": problem}, {"": prior}, backend)
     entries = [
         (day, name, times)
         for day, target in enumerate(targets)
@@ -212,7 +216,7 @@ def counted(entries, keys, labels):
 
 def test_probability_of_a_shift_is_that_of_the_draws(predictions):
     post = gs.Posterior.from_draws([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.3, 0.3, 0.4]])
-    found = batch.summarise(post, batch.Summary(np.array([0.3, 0.3, 0.4]), 0.9, 0.35))
+    found = summarise(post, Summary(np.array([0.3, 0.3, 0.4]), 0.9, 0.35))
     assert found.shift == pytest.approx((0.4 + 0.4 + 0) / 3)
     assert found.probability == pytest.approx(2 / 3)
 
@@ -291,7 +295,7 @@ def test_finished_groups_are_not_repeated(tmp_path, predictions):
     with Journal(tmp_path / "journal", {"seed": "0"}, resume=False) as journal:
         journal.keep([(1, GroupResult("ok", ""))])
     with Journal(tmp_path / "journal", {"seed": "0"}, resume=True) as journal:
-        batch.run(job, groups, journal, InProcess(1, 3))
+        infer_groups(job, groups, journal, InProcess(1, 3))
         assert asked == [2, 6]
         assert len(list(journal.results())) == 3
 
@@ -304,7 +308,7 @@ def test_the_validation_side_is_prepared_once(tmp_path, predictions, monkeypatch
     )
     job, groups = tiny_job(predictions, gs.Structured(), [[2, 5, 5], [4, 5, 5], [6, 5, 5]])
     with Journal(tmp_path / "journal", {}, resume=False) as journal:
-        batch.run(job, groups, journal, InProcess(1, 3))
+        infer_groups(job, groups, journal, InProcess(1, 3))
     assert len(prepared) == 1
 
 
@@ -351,7 +355,7 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
     targets = [[2, 5, 5], [4, 5, 5], [6, 5, 5], [8, 5, 5]]
     job, groups = tiny_job(predictions, gs.NewtonCG(), targets)
     with Journal(tmp_path / "here", {}, resume=False) as journal:
-        batch.run(job, groups, journal, InProcess(1, 4))
+        infer_groups(job, groups, journal, InProcess(1, 4))
         expected = list(journal.results())
     job, groups = tiny_job(predictions, Lethal(), targets)
     with (
@@ -359,7 +363,7 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
         OnDask(dask.scheduler_address, 2) as place,
         Journal(tmp_path / "there", {}, resume=False) as journal,
     ):
-        batch.run(job, groups, journal, place)
+        infer_groups(job, groups, journal, place)
         found = list(journal.results())
     assert (tmp_path / "mark").exists()
     for one, other in zip(found, expected, strict=True):
@@ -367,7 +371,7 @@ def test_a_dead_worker_loses_nothing(tmp_path, predictions, monkeypatch):
 
 
 def test_a_cluster_that_is_not_there(run, logs, monkeypatch):
-    monkeypatch.setattr("gsb3se.batch_places._PATIENCE", 1.0)
+    monkeypatch.setattr("gsb3se.batch.dask_cluster._PATIENCE", 1.0)
     result = run_batch(run, "logs.csv", "--by", "day", "--dask", "tcp://127.0.0.1:9")
     assert failed_with(result, "no dask scheduler answers")
 
@@ -391,7 +395,7 @@ def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
         for k in range(4)
     }
     priors = dict.fromkeys(problems, np.ones(3) / 3)
-    job = batch.Job(problems, priors, gs.Structured(refine=False), by_model=True)
+    job = Job(problems, priors, gs.Structured(refine=False), by_model=True)
     entries = [
         (model, day, name, int(rng.integers(20, 90)))
         for model in problems
@@ -399,14 +403,14 @@ def test_helpers_give_each_model_its_own_source(tmp_path, monkeypatch):
         for name in labels
     ]
     groups = counted(entries, ("model", "day"), labels)
-    monkeypatch.setattr("gsb3se.batch_places._WORTH_HELPERS", 0.0)
+    monkeypatch.setattr("gsb3se.batch.processes._WORTH_HELPERS", 0.0)
     found = []
     for workers in (1, 2):
         with (
             Journal(tmp_path / f"journal{workers}", {}, resume=False) as journal,
             InProcess(workers, len(groups)) as place,
         ):
-            batch.run(job, groups, journal, place)
+            infer_groups(job, groups, journal, place)
             found.append([result.numbers for result in journal.results()])
     np.testing.assert_array_equal(*found)
     assert np.abs(found[0][0] - found[0][2]).max() > 0.05  # models do differ
@@ -419,15 +423,15 @@ def test_a_progress_bar_where_someone_looks(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    with progress_bar("8 groups", 8) as tell:
+    with progress_bar("8 groups", 8) as bar:
         for _ in range(4):
-            tell(2)
+            bar.advance(2)
             time.sleep(0.15)
     shown = sys.stderr.getvalue()
     assert "8 groups" in shown and "8/8" in shown and "/s" in shown
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with progress_bar("8 groups", 8) as tell:
-        tell(8)
+    with progress_bar("8 groups", 8) as bar:
+        bar.advance(8)
     assert sys.stderr.getvalue() == ""
 
 

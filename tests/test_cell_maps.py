@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gsb3se.inference.cell_maps import fit_hinges
+from gsb3se.inference.structured.exact.hinges import fit_hinges
 
 # n, cavity mean and variance, eta, wanted, noise
 CELLS = {

@@ -11,7 +11,7 @@ from commands import failed_with, write_csv
 
 from gsb3se import LabelGraph, ShiftCounts, baselines
 from gsb3se.cli.console import plain_speech
-from gsb3se.torchvision_ops import make_torchvision_importable
+from gsb3se.support.torchvision_ops import make_torchvision_importable
 
 # baselines
 

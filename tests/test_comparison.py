@@ -10,9 +10,10 @@ from commands import failed_with
 from scipy.stats import norm, wasserstein_distance
 
 import gsb3se as gs
-from gsb3se import comparison, results_cache
-from gsb3se.agreement import Agreement
-from gsb3se.simulation import simulate_classifier
+from gsb3se.compare import cache as results_cache
+from gsb3se.compare import comparison
+from gsb3se.model.simulation import simulate_classifier
+from gsb3se.posterior.agreement import Agreement
 
 FAST = gs.HMC(warmup=400, draws=1000, target_accept=0.98, progress=False)
 COUNTS = gs.ShiftCounts([[40, 5, 3], [6, 42, 4], [2, 3, 50]], [120, 90, 40], labels=list("abc"))

@@ -5,8 +5,10 @@ import polars as pl
 import pytest
 from commands import failed_with, run_batch, write_csv
 
-from gsb3se import counting
-from gsb3se.counting import TargetColumns
+from gsb3se.batch import counting
+from gsb3se.batch.counting import TargetColumns
+from gsb3se.batch.groups import Groups
+from gsb3se.support.table_files import table_files
 
 NAMES = ["ant", "bee", "cow"]
 
@@ -21,7 +23,7 @@ def test_a_large_file_is_counted_as_numpy_counts_it(tmp_path, monkeypatch, block
     files, columns = [tmp_path / "many.parquet"], TargetColumns(keys=("w",))
     groups = counting.count_predictions(files, columns, tuple(range(20)))
     assert len(groups) == 50 and groups.starts[-1] == 50 * 20
-    again = counting.Groups.from_bytes(groups.to_bytes(), groups.labels)
+    again = Groups.from_bytes(groups.to_bytes(), groups.labels)
     assert again.keys.equals(groups.keys) and again.labels == groups.labels
     for place in range(50):
         expected = np.bincount(predicted[windows == groups.values(place)[0]], minlength=20)
@@ -147,7 +149,7 @@ def test_names_with_glob_characters_are_the_files_they_name(run, logs, tmp_path)
     for suffix, write in (("csv", pl.DataFrame.write_csv), ("parquet", pl.DataFrame.write_parquet)):
         write(pl.DataFrame({"prediction": ["ant"] * 7}), tmp_path / f"log[1].{suffix}")
         write(pl.DataFrame({"prediction": ["bee"] * 90}), tmp_path / f"log1.{suffix}")
-        files = counting.target_files([str(tmp_path / f"log[1].{suffix}")])
+        files = table_files([str(tmp_path / f"log[1].{suffix}")])
         groups = counting.count_predictions(files, TargetColumns(), ("ant", "bee", "cow"))
         assert groups.target(0).tolist() == [7, 0, 0]
 
@@ -221,7 +223,7 @@ def test_a_folder_with_brackets_is_that_folder(tmp_path):
     for folder, rows in (("x[1]", 2), ("x1", 5)):
         (tmp_path / folder).mkdir()
         write_csv(tmp_path / folder / "a.csv", prediction=["ant"] * rows)
-    assert counting.target_files([tmp_path / "x[1]" / "*.csv"]) == [tmp_path / "x[1]" / "a.csv"]
+    assert table_files([tmp_path / "x[1]" / "*.csv"]) == [tmp_path / "x[1]" / "a.csv"]
 
 
 def test_keys_that_differ_as_text_stay_apart(run, logs, tmp_path):

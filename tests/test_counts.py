@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from gsb3se import ShiftCounts
-from gsb3se.files import save_arrays
+from gsb3se.support.files import save_arrays
 
 square = st.integers(2, 6).flatmap(
     lambda k: st.tuples(

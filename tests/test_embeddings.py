@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gsb3se import LabelGraph
-from gsb3se.embeddings import class_means, clip_text, embed_names, encode_text
-from gsb3se.torchvision_ops import make_torchvision_importable
+from gsb3se.graph.embeddings import class_means, clip_text, embed_names, encode_text
+from gsb3se.support.torchvision_ops import make_torchvision_importable
 
 torch = pytest.importorskip("torch")
 make_torchvision_importable()

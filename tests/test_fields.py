@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gsb3se as gs
-from gsb3se.inference.fields import DenseField, LoopyField, StarField
+from gsb3se.inference.structured.graph_solver import DenseSolver, LoopySolver, StarSolver
 
 
 def exact(graph, tau, precision):
@@ -26,7 +26,7 @@ def random_precision(n, rng):
 
 def test_a_star_is_exact():
     rng = np.random.default_rng(0)
-    graph, field = gs.LabelGraph.exchangeable(9), StarField(9)
+    graph, field = gs.LabelGraph.exchangeable(9), StarSolver(gs.LabelGraph.exchangeable(9))
     precision = random_precision(9, rng)
     inverse = exact(graph, 0.7, precision)
     np.testing.assert_allclose(settled(field, 0.7, precision), np.einsum("bjj->jb", inverse))
@@ -47,13 +47,13 @@ def test_propagation_is_exact_on_a_tree():
     graph = gs.LabelGraph.from_weights(weights)
     precision = random_precision(n, rng)
     expected = np.einsum("bjj->jb", exact(graph, 0.3, precision))
-    np.testing.assert_allclose(settled(LoopyField(graph), 0.3, precision), expected, rtol=1e-10)
+    np.testing.assert_allclose(settled(LoopySolver(graph), 0.3, precision), expected, rtol=1e-10)
 
 
 def test_propagation_is_near_on_a_graph_with_loops_and_nearer_when_tuned():
     rng = np.random.default_rng(2)
     graph = gs.LabelGraph.knn(rng.standard_normal((120, 6)), k=6)
-    field = LoopyField(graph)
+    field = LoopySolver(graph)
     precision = np.full((120, 4), 0.02)
     precision[rng.integers(120, size=8), rng.integers(4, size=8)] = 5.0
     expected = np.einsum("bjj->jb", exact(graph, 0.1, precision))
@@ -64,7 +64,7 @@ def test_propagation_is_near_on_a_graph_with_loops_and_nearer_when_tuned():
     assert np.median(tuned) < 0.4 * np.median(plain)
 
 
-@pytest.mark.parametrize("kind", [LoopyField, DenseField])
+@pytest.mark.parametrize("kind", [LoopySolver, DenseSolver])
 def test_solves_go_on_to_the_solution(kind):
     rng = np.random.default_rng(3)
     graph = gs.LabelGraph.knn(rng.standard_normal((40, 4)), k=4)
@@ -80,7 +80,7 @@ def test_solves_go_on_to_the_solution(kind):
 def test_the_star_keeps_its_digits_in_single_precision():
     rng = np.random.default_rng(4)
     n = 4000
-    field = StarField(n)
+    field = StarSolver(gs.LabelGraph.exchangeable(n))
     x, precision = rng.normal(-6, 2, (n, 3)), np.exp(rng.normal(-6, 1, (n, 3)))
     single = [part.astype(np.float32) for part in (precision, x)]
     double = [part.astype(float) for part in single]

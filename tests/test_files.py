@@ -6,7 +6,7 @@ import pytest
 from numpy.lib.format import write_array_header_1_0
 
 from gsb3se import LabelGraph, ShiftCounts
-from gsb3se.files import read_npz, save_arrays, write_atomically, write_text
+from gsb3se.support.files import read_npz, save_arrays, write_atomically, write_text
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -36,7 +36,7 @@ def test_one_kind_does_not_load_as_another(tmp_path):
 
 def test_a_newer_format_asks_for_an_upgrade(tmp_path):
     save_arrays(tmp_path / "new.npz", "ShiftCounts", version=99)
-    with pytest.raises(ValueError, match="pip install -U gsb3se"):
+    with pytest.raises(ValueError, match="upgrade gsb3se"):
         ShiftCounts.load(tmp_path / "new.npz")
 
 

@@ -8,8 +8,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from gsb3se import LabelGraph
-from gsb3se.files import save_arrays
-from gsb3se.neighbours import nearest_neighbour_edges, shortest_bridges
+from gsb3se.graph.neighbours import nearest_neighbour_edges, shortest_bridges
+from gsb3se.support.files import save_arrays
 
 
 def blobs(n_blobs, size, seed=0, spread=0.05):
@@ -110,7 +110,7 @@ def test_equal_embeddings_are_tied_with_full_weight():
 def test_blocks_do_not_change_the_answer(monkeypatch):
     points = blobs(5, 8)
     whole = LabelGraph.knn(points, k=3)
-    monkeypatch.setattr("gsb3se.neighbours._BLOCK_BYTES", 1)
+    monkeypatch.setattr("gsb3se.graph.neighbours._BLOCK_BYTES", 1)
     assert abs(LabelGraph.knn(points, k=3).weights - whole.weights).max() < 1e-12
 
 
@@ -327,7 +327,7 @@ def test_a_damaged_graph_file_is_refused(tmp_path, change, message):
 
 
 def test_fields_drawn_in_blocks_are_independent(monkeypatch):
-    monkeypatch.setattr("gsb3se.graph._FIELD_BLOCK_BYTES", 1)
+    monkeypatch.setattr("gsb3se.graph.laplacian._FIELD_BLOCK_BYTES", 1)
     graph = LabelGraph.from_weights([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
     fields = graph.sample_fields(3000, np.random.default_rng(0))
     np.testing.assert_allclose(np.cov(fields), np.linalg.pinv(graph.laplacian.toarray()), atol=0.08)

@@ -9,10 +9,11 @@ from scipy.special import logsumexp
 
 import gsb3se as gs
 from gsb3se.diagnostics import rank_uniformity
-from gsb3se.inference import hmc, nuts
-from gsb3se.inference.coordinates import TARGET_LEVEL, column_frame, target_frame
-from gsb3se.model import Latents, Strengths, log_joint
-from gsb3se.problem import Problem
+from gsb3se.inference.hmc import backend, density, sampler
+from gsb3se.inference.hmc.coordinates import TARGET_LEVEL, column_scaling, share_scaling
+from gsb3se.inference.hmc.verdict import judge
+from gsb3se.model.density import Latents, Strengths, log_joint
+from gsb3se.model.problem import Problem
 
 QUICK = gs.HMC(chains=4, warmup=400, draws=1000, progress=False)
 
@@ -35,23 +36,23 @@ def test_potential_is_the_joint_density_of_the_coordinates(anchored, graph):
     rng = np.random.default_rng(0)
     levels = np.maximum(problem.column_sizes, 1)
     differences = []
-    with nuts.double_precision():
-        data = nuts.as_data(problem, column_frame(problem), target_frame(problem))
+    with density.double_precision():
+        data = density.as_data(problem, column_scaling(problem), share_scaling(problem))
 
         def place(z):
-            at = nuts.point_at(data, z)
-            anchor = [] if at.anchor is None else [at.anchor]
+            at = density.point_at(data, z)
+            anchor = [] if at.weights is None else [at.weights]
             return jnp.concatenate([at.theta, at.x.ravel(), jnp.log(at.tau), *anchor])
 
         _, unflatten = jax.flatten_util.ravel_pytree(coordinates(problem, rng))
         slopes = jax.jit(jax.jacfwd(lambda v: place(unflatten(v))))
-        potential, point_at = jax.jit(nuts.potential), jax.jit(nuts.point_at)
+        potential, point_at = jax.jit(density.potential), jax.jit(density.point_at)
         for _ in range(5):
             z = coordinates(problem, rng)
             jacobian = slopes(jax.flatten_util.ravel_pytree(z)[0])
             at = point_at(data, z)
             theta, x, tau = (np.asarray(part) for part in (at.theta, at.x, at.tau))
-            anchor = (0.0, 0.0) if at.anchor is None else map(float, at.anchor)
+            anchor = (0.0, 0.0) if at.weights is None else map(float, at.weights)
             latents = Latents(theta - theta.mean(), x - x.mean(axis=0), *anchor)
             expected = log_joint(problem, latents, Strengths(*tau)) + np.log(tau).sum()
             expected += np.linalg.slogdet(jacobian)[1]
@@ -65,11 +66,11 @@ def test_potential_is_the_joint_density_of_the_coordinates(anchored, graph):
 @pytest.mark.parametrize("anchored", [False, True])
 def test_written_gradients_are_those_of_automatic_differentiation(anchored):
     problem, _, _ = random_problem(5, 2, anchored)
-    with nuts.double_precision():
-        data = nuts.as_data(problem, column_frame(problem), target_frame(problem))
+    with density.double_precision():
+        data = density.as_data(problem, column_scaling(problem), share_scaling(problem))
         z = coordinates(problem, np.random.default_rng(1))
         flat, unflatten = jax.flatten_util.ravel_pytree(z)
-        potential = jax.jit(lambda v: nuts.potential(data, unflatten(v)))
+        potential = jax.jit(lambda v: density.potential(data, unflatten(v)))
         gradient = jax.grad(potential)(flat)
         for i in np.linspace(0, len(flat) - 1, 12).astype(int):
             step = 1e-5 * np.eye(len(flat))[i]
@@ -151,7 +152,7 @@ def judged(**changes):
     others = {name: rng.gamma(5, size=(4, 1000)) for name in ("tau_q", "tau_C")}
     others |= {"energy": rng.normal(size=(4, 1000)), "diverging": np.zeros((4, 1000), bool)}
     others |= {"n_steps": np.full((4, 1000), 31), "acceptance_rate": np.full((4, 1000), 0.9)}
-    return hmc.judge(problem, changes.pop("q", q), others | changes, 9, 1.0)
+    return judge(problem, changes.pop("q", q), others | changes, 9, 1.0)
 
 
 def test_clean_draws_are_ok():
@@ -178,24 +179,24 @@ def test_spoilt_draws_are_not():
 
 def test_a_long_run_says_so_beforehand(monkeypatch):
     problem, _, _ = random_problem(3, 0, anchored=False)
-    monkeypatch.setattr(hmc, "_LARGE", 2)
-    monkeypatch.setattr(hmc, "_WORTH_SAYING", 0.0)
-    backend = gs.HMC(chains=2, warmup=50, draws=60, progress=False)
+    monkeypatch.setattr(backend, "HMC_SAYS_HOW_LONG", 2)
+    monkeypatch.setattr(backend, "_WORTH_SAYING", 0.0)
+    short = gs.HMC(chains=2, warmup=50, draws=60, progress=False)
     with pytest.warns(gs.GSB3SEWarning, match="HMC over 3 classes may take"):
-        backend.infer(problem, np.random.default_rng(0))
+        short.infer(problem, np.random.default_rng(0))
 
 
 def test_chains_start_on_both_sides():
     problem, _, _ = random_problem(6, 0, anchored=True)
-    starts = nuts.starting_points(problem, column_frame(problem), 4, np.random.default_rng(0))
-    log_tau = np.array([start["log_tau"][1] for start in starts])
+    starts = sampler.starting_points(problem, column_scaling(problem), 4, np.random.default_rng(0))
+    log_tau = np.array([start.z["log_tau"][1] for start in starts])
     assert log_tau[[0, 2]].max() + 2 < log_tau[[1, 3]].min()
 
 
 def test_progress_is_shown_when_asked_for(capsys):
     problem, _, _ = random_problem(3, 0, anchored=False)
-    backend = gs.HMC(chains=2, warmup=50, draws=60, progress=True)
-    backend.infer(problem, np.random.default_rng(0))
+    shown = gs.HMC(chains=2, warmup=50, draws=60, progress=True)
+    shown.infer(problem, np.random.default_rng(0))
     assert "NUTS, 2 chains" in capsys.readouterr().err
 
 

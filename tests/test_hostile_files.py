@@ -223,7 +223,7 @@ def _damage_journals(
         (tmp_path / name).write_bytes(whole[name])
     command = ("batch", "new.csv", "--validation", "val.csv", "--by", "day", "--backend", "newton")
     with monkeypatch.context() as broken:
-        broken.setattr("gsb3se.batch_output.write_results", _fails)
+        broken.setattr("gsb3se.batch.output.write_results", _fails)
         assert run(*command, "--out", "out.csv").exit_code == 1
     journal = tmp_path / "out.csv.unfinished"
     content = journal.read_bytes()

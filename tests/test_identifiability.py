@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sum_zero import sum_zero_basis
 
 import gsb3se as gs
 from gsb3se import ShiftCounts, Status
-from gsb3se.identifiability import Target, identified, strength
-from gsb3se.simplex import sum_zero_basis
+from gsb3se.posterior.identifiability import TargetInformation, identified, strength
 
 
-def random_target(seed: int, n: int = 5, n_target: float = 80.0) -> Target:
+def random_target(seed: int, n: int = 5, n_target: float = 80.0) -> TargetInformation:
     rng = np.random.default_rng(seed)
     weights = np.triu(rng.uniform(0.05, 1, (n, n)), 1)
     graph = gs.LabelGraph.from_weights(weights + weights.T)
     confusion = rng.dirichlet(np.ones(n), n).T
     sizes = rng.integers(1, 40, n).astype(float)
-    return Target(
+    return TargetInformation(
         rng.dirichlet(np.ones(n)), confusion, sizes, n_target, rng.gamma(2.0), graph.laplacian
     )
 
@@ -72,7 +72,7 @@ def test_the_share_lies_between_nothing_and_all_and_falls_with_more_data(seed, n
 def test_it_agrees_with_the_spread_of_draws():
     counts = ShiftCounts(np.diag([800, 900, 700, 600]) + 50, [3000, 2000, 600, 4400])
     post = gs.estimate(counts)
-    split = Target(
+    split = TargetInformation(
         post.mean,
         post.confusion_mean,
         counts.validation_sizes.astype(float),
@@ -88,7 +88,7 @@ def test_single_precision_has_digits_enough(monkeypatch):
     columns = np.column_stack([rng.multinomial(20, c) for c in rng.dirichlet(np.ones(40) / 9, 40)])
     counts = ShiftCounts(columns + 20 * np.eye(40, dtype=int), rng.multinomial(5000, [1 / 40] * 40))
     post = gs.Structured(refine=False).infer(gs.Problem(counts), rng)
-    monkeypatch.setattr("gsb3se.identifiability._SINGLE_PRECISION", 10)
+    monkeypatch.setattr("gsb3se.posterior.identifiability.SINGLE_PRECISION_INFORMATION", 10)
     again = identified(post)
     for name in ("prior_share", "spread"):
         ours, theirs = (each.diagnostics.figures[name] for each in (again, post))

@@ -5,6 +5,12 @@ import tracemalloc
 import hierarchy
 import numpy as np
 import pytest
+from collapsed import (
+    GaussNewton,
+    collapsed_hessian_product,
+    log_collapsed,
+    log_collapsed_and_gradient,
+)
 from hierarchy import flat, x64
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +19,10 @@ from scipy.integrate import quad
 from scipy.stats import gamma
 
 import gsb3se as gs
-from gsb3se import model
-from gsb3se.errors import NoSolution
-from gsb3se.model import Curvature, Latents, Strengths
-from gsb3se.problem import Problem
+from gsb3se.model import density as model
+from gsb3se.model.density import Curvature, Latents, Strengths
+from gsb3se.model.problem import Problem
+from gsb3se.support.errors import NoSolution
 
 
 def oracle(problem, point, tau, density=hierarchy.log_joint):
@@ -64,19 +70,19 @@ def test_exact_hessian_product_is_that_of_automatic_differentiation(case, seed):
 def test_collapsed_gradient_and_hessian_are_those_of_automatic_differentiation(case, seed):
     problem, point, tau = case
     direction = direction_like(point, seed)
-    value, gradient = model.log_collapsed_and_gradient(problem, point)
-    product = flat(Curvature(problem, point, None, "exact").product(direction))
+    value, gradient = log_collapsed_and_gradient(problem, point)
+    product = collapsed_hessian_product(problem, point, direction)
     density = hierarchy.log_collapsed
     assert relative(flat(gradient), oracle(problem, point, tau, density)[1]) < 1e-8
     assert relative(product, oracle_product(problem, point, tau, direction, density)) < 1e-8
-    assert model.log_collapsed(problem, point) == pytest.approx(value, rel=1e-14)
+    assert log_collapsed(problem, point) == pytest.approx(value, rel=1e-14)
 
 
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_collapsed_density_is_the_joint_integrated_over_both_strengths(n_classes, anchored):
     problem, point, _ = random_problem(n_classes, 3, anchored)
-    whole = model.log_collapsed(problem, point)
+    whole = log_collapsed(problem, point)
 
     def integrate(which):
         """One strength integrated numerically; the other factor is free of it."""
@@ -114,8 +120,10 @@ def test_tau_conditional_is_the_joint_as_a_function_of_tau(case):
 def test_fisher_and_gauss_newton_products_are_symmetric_and_not_negative(case, seed):
     problem, point, tau = case
     one, other = direction_like(point, seed), direction_like(point, seed + 1)
-    for kind in ("fisher", "gauss-newton"):
-        curvature = Curvature(problem, point, tau, kind)
+    for curvature in (
+        Curvature(problem, point, tau, "fisher"),
+        GaussNewton(problem, point, tau),
+    ):
         forth = flat(one) @ flat(curvature.product(other))
         back = flat(other) @ flat(curvature.product(one))
         assert forth == pytest.approx(back, rel=1e-9, abs=1e-9)
@@ -235,13 +243,13 @@ def test_memory_order_of_phi_does_not_matter(order, kind):
 def test_two_threads_evaluate_what_one_does(anchored, monkeypatch):
     problem, point, tau = random_problem(12, 8, anchored)
     alone = model.log_joint_and_gradient(problem, point, tau)
-    collapsed = model.log_collapsed_and_gradient(problem, point)
+    collapsed = log_collapsed_and_gradient(problem, point)
     monkeypatch.setattr(model, "_SIDE_BY_SIDE", 2)
     beside = model.log_joint_and_gradient(problem, point, tau)
     assert beside[0] == alone[0]
     np.testing.assert_array_equal(flat(beside[1]), flat(alone[1]))
     np.testing.assert_array_equal(
-        flat(model.log_collapsed_and_gradient(problem, point)[1]), flat(collapsed[1])
+        flat(log_collapsed_and_gradient(problem, point)[1]), flat(collapsed[1])
     )
 
 

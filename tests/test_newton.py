@@ -3,19 +3,27 @@ import pytest
 from problems import random_graph, random_problem
 
 import gsb3se as gs
-from gsb3se.inference.blocks import NotPositiveDefinite, gaussian_blocks
-from gsb3se.inference.newton import (
-    NewtonCG,
+from gsb3se.inference.gaussian import NewtonCG
+from gsb3se.inference.gaussian.hessian_blocks import NotPositiveDefinite, gaussian_blocks
+from gsb3se.inference.gaussian.mode_search import (
+    InnerSettings,
+    LinearSystem,
+    SearchSettings,
     Work,
     cold_start,
     conjugate_gradients,
-    escape,
     find_mode,
-    marginal_tau,
 )
-from gsb3se.inference.preconditioner import FisherPreconditioner
-from gsb3se.model import Curvature, Latents, Strengths, log_joint_and_gradient
-from gsb3se.problem import Problem
+from gsb3se.inference.gaussian.preconditioner import FisherPreconditioner
+from gsb3se.inference.gaussian.strength_search import escape, marginal_tau
+from gsb3se.model.density import (
+    Curvature,
+    Latents,
+    Strengths,
+    log_joint_and_gradient,
+    tau_conditionals,
+)
+from gsb3se.model.problem import Problem
 
 
 def as_vector(latents, anchored):
@@ -121,7 +129,7 @@ def test_a_column_that_only_the_target_holds_is_no_saddle():
                  [1, 2, 0, 8, 0]]  # fmt: skip
     problem = Problem(gs.ShiftCounts(confusion, [11, 146, 45, 42, 56]), prior="paper")
     n = 5
-    fit = marginal_tau(problem, "joint", 1e-8, 100, np.random.default_rng(0))
+    fit = marginal_tau(problem, SearchSettings(), np.random.default_rng(0))
     latents, tau = fit.mode.latents, fit.tau
     hessian = as_matrix(Curvature(problem, latents, tau).product, n, False)
     onto = projection(n, False)
@@ -184,7 +192,9 @@ def test_conjugate_gradients_solve_a_fisher_system():
     fisher = Curvature(problem, point, tau, "fisher")
     gradient = log_joint_and_gradient(problem, point, tau)[1]
     solve = FisherPreconditioner(problem, point, tau).solve
-    found = conjugate_gradients(fisher.product, gradient, solve, 1e-10, 500, Work())
+    found = conjugate_gradients(
+        LinearSystem(fisher.product, solve), gradient, Work(), InnerSettings(1e-10, 500)
+    )
     left = as_vector(fisher.product(found), True) - as_vector(gradient, True)
     assert np.abs(left).max() < 1e-7 * np.abs(as_vector(gradient, True)).max()
 
@@ -208,8 +218,10 @@ def test_a_cold_start_reaches_the_mode(seed):
 def test_blocks_reach_the_same_mode_in_more_steps():
     problem, _, tau = random_problem(6, 1, anchored=False, n_source=60, n_target=500)
     joint, block = Work(), Work()
-    one = find_mode(problem, tau, cold_start(problem), 1e-12, 100, "joint", joint)
-    other = find_mode(problem, tau, cold_start(problem), 1e-12, 2000, "block", block)
+    one = find_mode(problem, tau, cold_start(problem), SearchSettings(1e-12), joint)
+    other = find_mode(
+        problem, tau, cold_start(problem), SearchSettings(1e-12, 2000, "block"), block
+    )
     assert one.converged
     assert other.converged
     np.testing.assert_allclose(one.latents.q, other.latents.q, atol=1e-5)
@@ -241,9 +253,9 @@ def test_strengths_are_a_fixed_point_and_near_the_truth():
     graph = random_graph(20, "knn", rng)
     made = gs.simulate(graph, gs.Prior(), n_source=200, n_target=5000, seed=3)
     problem = Problem(made.counts, graph)
-    fit = marginal_tau(problem, "joint", 1e-8, 100, rng)
+    fit = marginal_tau(problem, SearchSettings(), rng)
     assert fit.findings == []
-    conditional = gs.model.tau_conditionals(problem, fit.mode.latents)
+    conditional = tau_conditionals(problem, fit.mode.latents)
     blocks = gaussian_blocks(problem, fit.mode.latents, fit.tau, "fisher")
     expected = conditional.shape.C / (conditional.rate.C + blocks.form_C / 2)
     assert pytest.approx(expected, rel=2e-3) == fit.tau.C

@@ -10,7 +10,7 @@ import pytest
 
 import gsb3se
 import gsb3se_amortized
-from gsb3se.errors import MissingExtra, require
+from gsb3se.support.errors import MissingExtra, install_command, require
 
 
 def modules():
@@ -65,8 +65,32 @@ def test_every_public_name_is_there_and_documented():
 
 
 def test_a_missing_extra_names_the_command():
-    with pytest.raises(MissingExtra, match=r"run  pip install 'gsb3se\[plots\]'"):
+    with pytest.raises(MissingExtra, match=r"run  pip install .*\[plots\]"):
         require("surely_not_installed.submodule", extra="plots")
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'gsb3se[plots]'"),
+        (
+            '{"url": "file:///a%20b/gsb3se", "dir_info": {"editable": true}}',
+            "pip install -e '/a b/gsb3se[plots]'",
+        ),
+        (
+            '{"url": "file:///there/gsb3se", "dir_info": {}}',
+            "pip install 'gsb3se[plots] @ file:///there/gsb3se'",
+        ),
+        (
+            '{"url": "https://host/gsb3se", "vcs_info": {"vcs": "git", "commit_id": "0"}}',
+            "pip install 'gsb3se[plots] @ git+https://host/gsb3se'",
+        ),
+    ],
+)
+def test_the_command_installs_from_where_the_package_came(monkeypatch, origin, command):
+    installed = type("Installed", (), {"read_text": lambda self, name: origin})()
+    monkeypatch.setattr("gsb3se.support.errors.distribution", lambda name: installed)
+    assert install_command("plots") == command
 
 
 def test_a_broken_package_is_not_called_missing(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import polygamma
 
-from gsb3se.inference.poisson_sites import counted_moments, empty_cells
+from gsb3se.inference.structured.poisson_cells import counted_moments, empty_cell_table
 
 
 def integrated(count, mean, sd):
@@ -21,9 +21,9 @@ def integrated(count, mean, sd):
 
 
 @given(mean=st.floats(-15, 3), sd=st.floats(0.1, 6))
-def test_empty_cells_are_those_of_the_integral(mean, sd):
+def test_empty_cell_table_are_those_of_the_integral(mean, sd):
     rate, curvature = integrated(0, mean, sd)
-    found = empty_cells()(np.array([mean]), np.array([sd]))
+    found = empty_cell_table()(np.array([mean]), np.array([sd]))
     assert found.rate[0] == pytest.approx(rate, rel=2e-3)
     assert found.curvature[0] == pytest.approx(curvature, rel=5e-3)
 
@@ -39,7 +39,7 @@ def test_counted_cells_are_those_of_the_integral(count, mean, sd):
 def test_moments_keep_their_bounds():
     """0 < kappa < lambda and v kappa < 1: the law is log-concave and its cells positive."""
     mean, sd = np.meshgrid(np.linspace(-60, 9, 200), np.linspace(0.05, 12, 100))
-    rate, curvature = empty_cells()(mean, sd)
+    rate, curvature = empty_cell_table()(mean, sd)
     assert np.isfinite(rate).all()
     assert (curvature > 0).all()
     assert (curvature <= rate * (1 + 1e-5)).all()
@@ -49,7 +49,7 @@ def test_moments_keep_their_bounds():
 @given(mean=st.floats(-30, 8), sd=st.floats(12.5, 60))
 def test_sites_wider_than_the_table_are_a_probit(mean, sd):
     rate, curvature = integrated(0, mean, sd)
-    found = empty_cells()(np.array([mean]), np.array([sd]))
+    found = empty_cell_table()(np.array([mean]), np.array([sd]))
     assert found.rate[0] == pytest.approx(rate, rel=2e-2)
     assert found.curvature[0] == pytest.approx(curvature, rel=3e-2)
 

@@ -10,8 +10,8 @@ from scipy.special import expit
 
 import gsb3se as gs
 from gsb3se import Diagnostics, Posterior, Status
-from gsb3se.errors import MissingExtra
-from gsb3se.forms import LogisticNormal
+from gsb3se.posterior.families import LogisticNormal
+from gsb3se.support.errors import MissingExtra
 
 LABELS = ("cat", "dog", "eel")
 
@@ -194,7 +194,7 @@ def test_to_frame_and_summary(drawn):
 
 def test_a_frame_without_pandas_names_the_command(drawn, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match=r"gsb3se\[batch\]"):
+    with pytest.raises(MissingExtra, match=r"\[batch\]"):
         drawn.to_frame()
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import gsb3se as gs
-from gsb3se.problem import Problem
+from gsb3se.model.problem import Problem
 
 
 def test_problem_checks_counts_and_graph_against_each_other():

@@ -246,12 +246,16 @@ def test_a_run_goes_on_and_its_tables_follow(folder, tmp_path):
     assert len(frame) == 2 * 2 * len(real_data.SHIFTS)
     assert set(frame["status"]) == {"ok"}
 
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n" + "\nold\n".join(real_tables.MARKS) + "\nafter\n")
-    made = run("real_tables.py", out, "--out", tmp_path / "tables", "--readme", readme)
+    page, readme = tmp_path / "page.md", tmp_path / "README.md"
+    page.write_text("before\n" + "\nold\n".join(real_tables.PAGE_MARKS) + "\nafter\n")
+    readme.write_text("before\n" + "\nold\n".join(real_tables.README_MARKS) + "\nafter\n")
+    files = ("--page", page, "--readme", readme)
+    made = run("real_tables.py", out, "--out", tmp_path / "tables", *files)
     assert made.returncode == 0, made.stderr
     mlls = frame.filter(pl.col("method") == "mlls")
-    text = readme.read_text()
+    text = page.read_text()
+    assert f"{mlls['l1_population'].mean():.3f}" in readme.read_text()
+    assert "old" not in readme.read_text()
     for truth in ("population", "realised"):
         assert f"{mlls[f'l1_{truth}'].mean():.3f}" in text
     means = mlls.group_by("repeat").agg(pl.mean("l1_population"))["l1_population"]
@@ -347,9 +351,15 @@ def test_the_reduced_grid_runs_from_end_to_end(folder, tmp_path):
 def test_readme_and_tables_are_made_from_the_results_that_are_kept():
     folder = BENCHMARKS / "results"
     found = real_results.Findings(pl.read_parquet(folder / "real.parquet"))
-    readme = (BENCHMARKS.parent.parent / "README.md").read_text()
-    begin, end = real_tables.MARKS
-    assert readme.split(begin)[1].split(end)[0].strip() == real_tables.summary(found)
+    for path, (begin, end), table in (
+        (folder / "real_classifiers.md", real_tables.PAGE_MARKS, real_tables.summary(found)),
+        (
+            BENCHMARKS.parent.parent / "README.md",
+            real_tables.README_MARKS,
+            real_tables.headline(found),
+        ),
+    ):
+        assert path.read_text().split(begin)[1].split(end)[0].strip() == table
     costs = pl.read_parquet(folder / "cost.parquet")
     made = "\n".join(real_tables.all_tables(found, costs))
     assert made == (folder / "tables.md").read_text()

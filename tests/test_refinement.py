@@ -7,19 +7,19 @@ from problems import random_problem
 from scipy.special import logsumexp
 
 import gsb3se as gs
-from gsb3se.inference.exact_density import ExactDensity
-from gsb3se.inference.posterior_frame import column_gaussians, posterior_frame
-from gsb3se.inference.refinement import Plan, Stretch, refine
-from gsb3se.inference.structured import Structured
-from gsb3se.inference.target import TargetDensity
-from gsb3se.model import Latents, Strengths, log_joint
+from gsb3se.inference.structured.backend import Structured
+from gsb3se.inference.structured.exact.chains import ExactPlan, Stretch, run_exact_chains
+from gsb3se.inference.structured.exact.coordinates import column_gaussians, posterior_coordinates
+from gsb3se.inference.structured.exact.density import ExactDensity
+from gsb3se.inference.structured.share_density import ShareDensity
+from gsb3se.model.density import Latents, Strengths, log_joint
 
 
 def density_of(problem):
     source = Structured(refine=True).prepared(problem)
-    frame = TargetDensity(problem, source.columns).frame
-    gaussians = column_gaussians(source.run, source.columns, source.spread.curvature)
-    return ExactDensity(problem, posterior_frame(problem, gaussians, frame), np.float64)
+    shares = ShareDensity(problem, source.columns).gaussian
+    gaussians = column_gaussians(source.propagation, source.columns, source.spread.curvature)
+    return ExactDensity(problem, posterior_coordinates(problem, gaussians, shares), np.float64)
 
 
 def model_value(problem, log_eta, x, strengths):
@@ -159,9 +159,9 @@ def test_chains_that_never_move_end_early():
         return there._replace(value=there.value - 1e9 * np.abs(z).sum(axis=0))
 
     density.at = hopeless
-    plan = Plan.of(5)
+    plan = ExactPlan.of(5)
     rng = np.random.default_rng(0)
     levels = np.zeros((5, 8))
-    refined = refine(density, levels, plan, rng)
+    refined = run_exact_chains(density, levels, plan, rng)
     assert not refined.usable
     assert refined.trajectories < plan.settling

@@ -13,7 +13,8 @@ import pytest
 from commands import failed_with, write_csv
 
 import gsb3se as gs
-from gsb3se import figures, plots, report
+from gsb3se import plots, report
+from gsb3se.drawing import figures
 
 NAMES = ("ant", "bee <b>", "cow & co", "dog$x$", "eel")
 WEIGHTS = np.diag(np.ones(4), 1) + np.diag(np.ones(4), -1)
@@ -291,7 +292,7 @@ def test_each_group_is_compared_with_its_own_source(drifting, tmp_path):
         (lambda t: t.with_columns(level=pl.lit(5.0)), "out of its range"),
         (lambda t: t.with_columns(alert=pl.int_range(60) // 5 * 0.1), "levels or alerts differ"),
         (lambda t: t.with_columns(mean=pl.lit(None, pl.Float64)), "a share is none"),
-        (lambda t: t.with_columns(low=pl.lit(0.99)), "an interval is none"),
+        (lambda t: t.with_columns(low=pl.lit(0.99)), "an interval is missing or invalid"),
         (lambda t: t.with_columns(n_target=pl.lit(-3)), "negative"),
         (lambda t: t.with_columns(status=pl.lit(None, pl.String)), "a status is missing"),
         (lambda t: t.with_columns(shift=pl.lit(None, pl.Float64)), "a shift is missing"),

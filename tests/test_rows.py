@@ -6,20 +6,20 @@ from scipy import sparse
 from scipy.special import gammaln
 from scipy.stats import nbinom
 
-from gsb3se.inference.columns import ColumnLaws, Hyper
-from gsb3se.inference.rows import TargetRows
+from gsb3se.inference.structured.column_laws import ColumnLaws, ColumnParameters
+from gsb3se.inference.structured.count_likelihood import CountLikelihood
 
 
 def laws(rate, variance):
     rate = np.asarray(rate, float)
-    return ColumnLaws(rate, np.asarray(variance, float), rate.sum(axis=0), Hyper(1.0))
+    return ColumnLaws(rate, np.asarray(variance, float), rate.sum(axis=0), ColumnParameters(1.0))
 
 
 def test_one_gamma_a_row_is_a_negative_binomial():
     rate = np.diag([6.0, 20.0, 3.0])
     rate[rate == 0] = 1e-9
     target = np.array([40.0, 7.0, 0.0])
-    rows = TargetRows(laws(rate, 1.5 * rate), target, np.full(3, 1 / 3))
+    rows = CountLikelihood(laws(rate, 1.5 * rate), target, np.full(3, 1 / 3))
     log_eta = np.log([[5.0, 0.5, 0.1], [9.0, 0.3, 2.0]]).T
     values = rows.evaluate(log_eta).log_likelihood
     expected = []
@@ -35,7 +35,7 @@ def test_many_terms_match_simulation():
     rate = rng.gamma(1.0, 2.0, (4, 4)) + np.diag([10.0] * 4)
     variance = rate * rng.uniform(0.5, 1.5, (4, 4))
     target = np.array([30.0, 12.0, 50.0, 8.0])
-    rows = TargetRows(laws(rate, variance), target, np.full(4, 0.25))
+    rows = CountLikelihood(laws(rate, variance), target, np.full(4, 0.25))
     points = np.log(np.array([[2.0, 1.0, 3.0, 0.7], [2.5, 0.8, 2.5, 1.0], [1.5, 1.4, 3.5, 0.4]])).T
     found = rows.evaluate(points)
     shape, scale = rate**2 / variance, variance / rate
@@ -57,7 +57,7 @@ def test_the_gradient_is_that_of_differences(zero):
     rng = np.random.default_rng(1)
     rate = rng.gamma(0.5, 2.0, (6, 6)) + np.diag([8.0] * 6)
     target = np.array([30.0, 12.0, 50.0, 8.0, 3.0, 0.0 if zero else 1.0])
-    rows = TargetRows(laws(rate, 0.8 * rate), target, rng.dirichlet(np.ones(6)))
+    rows = CountLikelihood(laws(rate, 0.8 * rate), target, rng.dirichlet(np.ones(6)))
     assert 6 <= rows.n_terms < 36
     at, pull = rng.normal(0, 0.5, (6, 2)), rng.standard_normal((6, 2))
 
@@ -77,7 +77,7 @@ def test_geometry_is_the_curvature_at_a_fit():
     rate = np.array([[50.0, 4, 2], [6, 40, 8], [4, 6, 60]])
     log_eta = np.log([2.0, 5.0, 3.0])
     target = rate @ np.exp(log_eta)
-    rows = TargetRows(laws(rate, rate), target, np.full(3, 1 / 3))
+    rows = CountLikelihood(laws(rate, rate), target, np.full(3, 1 / 3))
     information = rows.geometry(log_eta).information
     hessian = np.empty((3, 3))
     for i in range(3):
@@ -94,7 +94,7 @@ def test_the_covariance_of_totals_is_that_of_the_tilted_cells():
     """One class a row: given its count a cell is nearly known, and so is its part of u."""
     rate = np.array([[50.0, 4, 2], [6, 40, 8], [4, 6, 60]])
     target = np.array([300.0, 500, 250])
-    rows = TargetRows(laws(rate, rate), target, np.full(3, 1 / 3))
+    rows = CountLikelihood(laws(rate, rate), target, np.full(3, 1 / 3))
     geometry = rows.geometry(np.log([5.0, 10.0, 4.0]))
     covariance = geometry.covariance()
     # By simulation: Gamma cells, weighted by the likelihood of their rows.
@@ -122,12 +122,12 @@ def test_the_covariance_of_totals_is_that_of_the_tilted_cells():
 def test_saddlepoints_of_tiny_shapes_are_found():
     """Cells of shape 1e-5 have their root nearer to the pole than e^-nu has digits."""
     rate = np.array([[50.0, 1e-5, 1e-6], [1e-5, 40.0, 1e-5], [1e-7, 1e-5, 1e-5]])
-    laws_ = ColumnLaws(rate, rate, np.array([50.0, 40, 1]), Hyper(1.0))
-    rows = TargetRows(laws_, np.array([100.0, 20, 400]), np.array([0.2, 0.1, 0.7]))
+    laws_ = ColumnLaws(rate, rate, np.array([50.0, 40, 1]), ColumnParameters(1.0))
+    rows = CountLikelihood(laws_, np.array([100.0, 20, 400]), np.array([0.2, 0.1, 0.7]))
     log_eta = np.log([[2.0, 0.5, 1e3], [1.0, 3.0, 1e6]]).T
     values = rows.evaluate(log_eta)
     assert np.isfinite(values.log_likelihood).all() and np.isfinite(values.log_totals).all()
-    assert rows.most_steps < 40
+    assert values.saddle.steps < 40
     at = values.saddle
     first = rows._by_row @ (rows._shape * at.p) + at.s_rest * at.p_rest
     np.testing.assert_allclose(first, rows._counts * np.ones(2), rtol=0.02)
@@ -141,7 +141,7 @@ def spiky_rows(target, likely):
     """Cells off the diagonal of shape about .001 and scale 1."""
     variance = np.where(np.eye(4) == 1, SPIKY, SPIKY * 1.2)
     spiky_laws = laws(SPIKY, variance)
-    return TargetRows(spiky_laws, np.asarray(target, float), np.asarray(likely)), spiky_laws
+    return CountLikelihood(spiky_laws, np.asarray(target, float), np.asarray(likely)), spiky_laws
 
 
 @pytest.mark.parametrize("own", [0.5, 1.0, 4.0])
@@ -150,7 +150,7 @@ def test_rows_with_spiky_cells_have_their_exact_law(own):
     just enough or too much."""
     target, likely = [2400, 12, 3, 0], np.array([0.97, 0.012, 0.006, 0.012])
     rows, spiky = spiky_rows(target, likely)
-    assert rows.spikes.cells[1:].sum() == 9
+    assert rows.rare.cells[1:].sum() == 9
     level = np.array([40.0, 0.4 * own, 0.15 * own, 0.2])
     plain = np.array([40.0, 0.4, 0.15, 0.2])
     found = rows.evaluate(np.log(np.stack([plain, level], axis=1))).log_likelihood
@@ -174,7 +174,7 @@ def test_rows_with_spiky_cells_have_their_exact_law(own):
 def test_the_gradient_of_spikes_is_that_of_differences(target):
     rng = np.random.default_rng(2)
     rows, _ = spiky_rows(target, [0.97, 0.012, 0.006, 0.012])
-    assert rows.spikes.cells.any()
+    assert rows.rare.cells.any()
     at = np.log([40.0, 0.4, 0.15, 0.2])[:, None] + rng.normal(0, 0.3, (4, 2))
     pull = rng.standard_normal((4, 2))
 
@@ -191,6 +191,6 @@ def test_the_gradient_of_spikes_is_that_of_differences(target):
 
 def test_a_row_that_only_spikes_explain_keeps_them():
     rate = np.array([[50.0, 1e-3], [1e-3, 1e-3]])
-    rows = TargetRows(laws(rate, rate), np.array([100.0, 30]), np.array([0.9, 0.1]))
-    assert not rows.spikes.cells[1].any()
+    rows = CountLikelihood(laws(rate, rate), np.array([100.0, 30]), np.array([0.9, 0.1]))
+    assert not rows.rare.cells[1].any()
     assert rows.evaluate(np.log([[2.0], [100.0]])).log_likelihood[0] > -200

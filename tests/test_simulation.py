@@ -4,8 +4,8 @@ from problems import random_graph
 from scipy.stats import chi2, gamma, kstest
 
 import gsb3se as gs
-from gsb3se import model
-from gsb3se.problem import Problem
+from gsb3se.model import density as model
+from gsb3se.model.problem import Problem
 
 
 def test_simulated_fields_follow_their_law():

@@ -7,9 +7,9 @@ import pytest
 from exact import three_classes, two_classes
 
 import gsb3se as gs
-from gsb3se.errors import NoSolution
-from gsb3se.inference.structured import Structured
-from gsb3se.inference.target import _cholesky
+from gsb3se.inference.structured.backend import Structured
+from gsb3se.inference.structured.share_mode import checked_cholesky
+from gsb3se.support.errors import NoSolution
 
 
 @pytest.mark.parametrize("make", [two_classes, three_classes], ids=["K=2", "K=3"])
@@ -262,6 +262,6 @@ def test_whatever_class_a_source_always_predicts_the_end_is_finite(seed):
 
 def test_a_curvature_without_numbers_is_an_error_and_no_endless_loop():
     with pytest.raises(NoSolution, match="use backend='hmc'"):
-        _cholesky(np.full((2, 2), np.nan))
+        checked_cholesky(np.full((2, 2), np.nan))
     indefinite = np.diag([1.0, -1.0])
-    assert np.isfinite(_cholesky(indefinite)).all()
+    assert np.isfinite(checked_cholesky(indefinite)).all()

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gsb3se import LabelGraph
-from gsb3se.taxonomy import read_taxonomy
+from gsb3se.graph.taxonomy import read_taxonomy
 
 ANIMALS = {
     "cat": "feline", "lion": "feline", "dog": "canine", "wolf": "canine", "fox": "canine",
@@ -111,7 +111,7 @@ def test_what_is_no_tree_is_named(parents, message):
 
 
 def test_a_group_too_large_to_tie_each_to_each_says_what_to_use(monkeypatch):
-    monkeypatch.setattr("gsb3se.taxonomy._MOST_EDGES", 10)
+    monkeypatch.setattr("gsb3se.graph.taxonomy._MOST_EDGES", 10)
     with pytest.raises(ValueError, match=r"exchangeable\(20\)"):
         LabelGraph.from_taxonomy(["all"] * 20)
 

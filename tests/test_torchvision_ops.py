@@ -25,7 +25,7 @@ def test_torchvision_and_open_clip_import_and_work():
     """Whatever pair of builds is installed."""
     done = run(
         """
-        from gsb3se.torchvision_ops import make_torchvision_importable
+        from gsb3se.support.torchvision_ops import make_torchvision_importable
         make_torchvision_importable()
         import torch, torchvision, open_clip
         from torchvision.models import resnet18
@@ -41,7 +41,7 @@ def test_where_the_compiled_operators_cannot_load_their_signatures_are_declared(
     done = run(
         """
         import torch
-        from gsb3se import torchvision_ops
+        from gsb3se.support import torchvision_ops
 
         def refuse(path):
             raise OSError("built for another torch")
@@ -61,7 +61,7 @@ def test_where_they_load_nothing_is_declared():
     done = run(
         """
         import torch
-        from gsb3se import torchvision_ops
+        from gsb3se.support import torchvision_ops
 
         loaded = []
         torch.ops.load_library = loaded.append
@@ -76,7 +76,7 @@ def test_where_they_load_nothing_is_declared():
 def test_without_torchvision_nothing_happens():
     done = run(
         """
-        from gsb3se import torchvision_ops
+        from gsb3se.support import torchvision_ops
         torchvision_ops.find_spec = lambda name: None
         assert torchvision_ops.make_torchvision_importable() is False
         """

@@ -17,7 +17,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torchmetrics.classification import MulticlassConfusionMatrix  # noqa: E402
 
-from gsb3se.adaptation import correct  # noqa: E402
+from gsb3se.model.adaptation import correct  # noqa: E402
 from gsb3se.training import LabelShiftMetric, LogitCorrection, shift_weights  # noqa: E402
 
 

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
-from gsb3se.agreement import Agreement
 from gsb3se.estimate import Backend, as_backend
+from gsb3se.posterior.agreement import Agreement
 
 LEAST_ESS = 1000
 LARGEST_R_HAT = 1.02

@@ -20,9 +20,9 @@ from rich.progress import track
 from rich.table import Table
 
 from gsb3se.diagnostics import rank_uniformity
-from gsb3se_amortized.batch import Batch
 from gsb3se_amortized.checkpoint import load
 from gsb3se_amortized.encoder import Encoder
+from gsb3se_amortized.padded_batch import Batch
 from gsb3se_amortized.simulator import Simulated, simulate_source
 
 RANKED = 199

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
-from gsb3se.simulation import simulate_classifier
+from gsb3se.model.simulation import simulate_classifier
 
 
 @click.command()

@@ -18,8 +18,10 @@ import click
 import numpy as np
 import polars as pl
 
-from gsb3se import counting
-from gsb3se.counting import TargetColumns
+from gsb3se.batch import counting
+from gsb3se.batch.counting import TargetColumns
+from gsb3se.batch.groups import Groups
+from gsb3se.support.table_files import table_files
 
 COLUMNS = TargetColumns(keys=("window",))
 
@@ -69,9 +71,9 @@ def main(
             click.echo(f"peak memory, {which}: {done.stdout.strip()} MB")
 
 
-def ours(path: Path, names: tuple[str, ...]) -> counting.Groups:
+def ours(path: Path, names: tuple[str, ...]) -> Groups:
     """What the command does before it infers."""
-    return counting.count_predictions(counting.target_files([path]), COLUMNS, names)
+    return counting.count_predictions(table_files([path]), COLUMNS, names)
 
 
 def bare(path: Path) -> pl.DataFrame:

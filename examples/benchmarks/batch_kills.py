@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from cases import write_batch
 
-from gsb3se.simulation import simulate_classifier
+from gsb3se.model.simulation import simulate_classifier
 
 
 @click.command()

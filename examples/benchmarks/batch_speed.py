@@ -26,11 +26,13 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import gsb3se as gs
-from gsb3se import batch, counting
-from gsb3se.batch_places import InProcess
-from gsb3se.counting import TargetColumns
-from gsb3se.journal import Journal
-from gsb3se.simulation import simulate_classifier
+from gsb3se.batch import counting
+from gsb3se.batch.counting import TargetColumns
+from gsb3se.batch.jobs import Job
+from gsb3se.batch.journal import Journal
+from gsb3se.batch.processes import InProcess
+from gsb3se.batch.scheduling import infer_groups
+from gsb3se.model.simulation import simulate_classifier
 from gsb3se_amortized import Amortized
 
 
@@ -103,7 +105,7 @@ def batch_seconds(
     """The time of a batch, counting included; libraries are loaded before."""
     counts, graph, _ = made  # type: ignore[misc]
     problem = gs.Problem(counts, graph, prior)
-    job = batch.Job({"": problem}, {"": counts.validation_shares}, backend)  # type: ignore[arg-type]
+    job = Job({"": problem}, {"": counts.validation_shares}, backend)  # type: ignore[arg-type]
     gs.estimate(counts, graph, prior=prior, backend=backend)  # type: ignore[call-overload]
     began = time.perf_counter()
     columns = TargetColumns(keys=("window",))
@@ -112,7 +114,7 @@ def batch_seconds(
         Journal(folder / "journal", {}, resume=False) as journal,
         InProcess(workers, len(groups)) as place,
     ):
-        batch.run(job, groups, journal, place)
+        infer_groups(job, groups, journal, place)
         journal.discard()
     return time.perf_counter() - began
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gsb3se as gs
-from gsb3se.simulation import simulate_classifier
+from gsb3se.model.simulation import simulate_classifier
 
 PRIORS = {"paper": gs.Prior(), "anchored": gs.Prior.anchored()}
 

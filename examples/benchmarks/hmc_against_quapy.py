@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gsb3se as gs
-from gsb3se.arviz_bridge import convergence
+from gsb3se.posterior.arviz_bridge import convergence
 
 
 @click.command()
@@ -62,7 +62,7 @@ def timed(run: Callable[[int], np.ndarray], seed: int) -> tuple[float, float]:
     began = time.perf_counter()
     q = run(seed + 1)
     seconds = time.perf_counter() - began
-    return seconds, float(convergence({"q": q})["bulk_ess"]["q"].min())
+    return seconds, float(convergence({"q": q}).bulk_ess["q"].min())
 
 
 def hierarchy(problem: gs.Problem, warmup: int, draws: int, seed: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from rich.table import Table
 from scipy.special import logsumexp
 
 import gsb3se as gs
-from gsb3se.model import Curvature, Latents, Strengths, log_joint_and_gradient
-from gsb3se.problem import Problem
+from gsb3se.model.density import Curvature, Latents, Strengths, log_joint_and_gradient
+from gsb3se.model.problem import Problem
 
 
 def plain_gradient(problem: Problem, latents: Latents, tau: Strengths):

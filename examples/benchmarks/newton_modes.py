@@ -16,8 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 import gsb3se as gs
-from gsb3se.inference.newton import Mode, Work, cold_start, find_mode
-from gsb3se.model import Strengths, log_joint_and_gradient
+from gsb3se.inference.gaussian.mode_search import Mode, Work, cold_start, find_mode
+from gsb3se.model.density import Strengths, log_joint_and_gradient
 
 TAU = Strengths(1.0, 0.3)
 

@@ -30,9 +30,9 @@ from real_methods import METHODS, Task
 from real_scores import scores_of
 
 from gsb3se.cli.console import plain_speech
-from gsb3se.errors import require
-from gsb3se.files import write_atomically
-from gsb3se.progress import progress_bar
+from gsb3se.support.errors import require
+from gsb3se.support.files import write_atomically
+from gsb3se.support.progress import progress_bar
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -98,12 +98,12 @@ def main(
 def run_all(units: list[Unit], data: Path, results: "Results", workers: int) -> None:
     """Run units in processes of their own and keep each as soon as it is done."""
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    with pool, progress_bar("units", len(units)) as advance:
+    with pool, progress_bar("units", len(units)) as bar:
         futures = [pool.submit(run, unit, data) for unit in units]
         try:
             for future in as_completed(futures):
                 results.keep(future.result())
-                advance(1)
+                bar.advance(1)
         except BrokenProcessPool:
             raise click.ClickException(
                 "a worker was killed, perhaps for want of memory: run the same command to go on"

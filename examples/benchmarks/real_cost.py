@@ -26,7 +26,7 @@ from real_data import DATA_SETS, Outputs, Repeat, load
 from real_methods import METHODS, PRIORS, Estimate, Task, of_posterior
 
 import gsb3se as gs
-from gsb3se.files import read_npz, write_atomically
+from gsb3se.support.files import read_npz, write_atomically
 
 SHIFT = "dirichlet 1"
 MORE = ("paper newton", "paper laplace", "paper variational")  # backends real.py leaves out

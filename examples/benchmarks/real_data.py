@@ -23,8 +23,8 @@ from zlib import crc32
 import numpy as np
 
 import gsb3se as gs
-from gsb3se.files import read_npz
-from gsb3se.simplex import softmax
+from gsb3se.support.files import read_npz
+from gsb3se.support.simplex import softmax
 
 Vector = np.ndarray
 Matrix = np.ndarray

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from real_data import main_graph
 from real_results import Findings, standard_error, title_of
 
-from gsb3se.files import write_atomically
+from gsb3se.support.files import write_atomically
 
 BLUE, LIGHT, ORANGE, GREY, GREEN, RED = (
     "#1f5fa8", "#7fb0e6", "#d9822b", "#8a9099", "#3c8d5a", "#c8553d",

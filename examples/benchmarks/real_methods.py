@@ -16,7 +16,7 @@ from real_data import Repeat, Target
 
 import gsb3se as gs
 from gsb3se.estimate import as_backend
-from gsb3se.simplex import project_to_simplex
+from gsb3se.support.simplex import project_to_simplex
 
 Vector = np.ndarray
 Matrix = np.ndarray

@@ -1,11 +1,12 @@
 """Tables and figures of the benchmark on real classifiers, from its Parquet file.
 
 python examples/benchmarks/real_tables.py real.parquet --cost cost.parquet --out results
-python examples/benchmarks/real_tables.py real.parquet --out results --readme README.md
+python examples/benchmarks/real_tables.py real.parquet --out results --page PAGE --readme README.md
 
-The folder gets tables.md and the figures; --readme also puts the first table between the marks of
-that file. Means are over shifts and repeats. The shifts of a repeat share its validation rows, so
-standard errors are those of the repeats' means; differences are taken repeat by repeat.
+The folder gets tables.md and the figures; --page also puts the first table between the marks of a
+page, and --readme a few of its rows between those of README.md. Means are over shifts and repeats.
+The shifts of a repeat share its validation rows, so standard errors are those of the repeats'
+means; differences are taken repeat by repeat.
 """
 
 import re
@@ -25,9 +26,18 @@ from real_results import (
     title_of,
 )
 
-from gsb3se.files import write_text
+from gsb3se.support.files import write_text
 
-MARKS = ("<!-- results: made by real_tables.py -->", "<!-- results: end -->")
+PAGE_MARKS = ("<!-- results: made by real_tables.py -->", "<!-- results: end -->")
+README_MARKS = ("<!-- headline: made by real_tables.py -->", "<!-- headline: end -->")
+HEADLINE = (  # methods of README.md
+    "counted",
+    "bbse",
+    "mlls",
+    "em",
+    "anchored plain",
+    "anchored amortized",
+)
 LABELS = 10
 TRUTHS = ("population", "realised")
 CIFAR100 = ("cifar100-wideresnet164", "cifar100-densenetbc100")
@@ -38,23 +48,28 @@ GRAPHS = ("names", "hierarchy", "features", "shuffled")
 @click.argument("results", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--cost", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--page", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--readme", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def main(results: Path, cost: Path | None, out: Path, readme: Path | None) -> None:
+def main(
+    results: Path, cost: Path | None, out: Path, page: Path | None, readme: Path | None
+) -> None:
     """Make all tables and figures anew."""
     found = Findings(pl.read_parquet(results))
     out.mkdir(parents=True, exist_ok=True)
     costs = None if cost is None else pl.read_parquet(cost)
     write_text(out / "tables.md", "\n".join(all_tables(found, costs)))
     draw_all(found, out)
+    if page is not None:
+        put_between_marks(page, PAGE_MARKS, summary(found))
     if readme is not None:
-        put_between_marks(readme, summary(found))
+        put_between_marks(readme, README_MARKS, headline(found))
     print(f"wrote {out / 'tables.md'} and figures beside it")
 
 
-def put_between_marks(path: Path, table: str) -> None:
+def put_between_marks(path: Path, marks: tuple[str, str], table: str) -> None:
     """Replace what stands between the marks of a file."""
     text = path.read_text()
-    begin, end = MARKS
+    begin, end = marks
     if text.count(begin) != 1 or text.count(end) != 1:
         raise click.ClickException(f"{path} must have the lines {begin!r} and {end!r} once each")
     before, rest = text.split(begin)
@@ -141,6 +156,25 @@ def summary(found: Findings) -> str:
         if any(told) and method != "bbse bootstrap":
             rows.append([title_of(method), *told])
     return markdown(["method", *map(title_of, found.data_sets)], rows)
+
+
+def headline(found: Findings) -> str:
+    """Mean L1 against population shares of a few methods; the best of them in bold."""
+    rows = []
+    for method in HEADLINE:
+        cells = [found.mean_and_error(d, LABELS, method, "l1_population") for d in found.data_sets]
+        rows.append([None if cell is None else cell[0] for cell in cells])
+    best = [min(filter(None, column), default=None) for column in zip(*rows, strict=True)]
+    texts = [
+        [
+            "" if x is None else f"**{x:.3f}**" if x == least else f"{x:.3f}"
+            for x, least in zip(row, best, strict=True)
+        ]
+        for row in rows
+    ]
+    names = map(title_of, HEADLINE)
+    heads = ["method", *map(title_of, found.data_sets)]
+    return markdown(heads, [[name, *row] for name, row in zip(names, texts, strict=True)])
 
 
 def paired_table(found: Findings, data_set: str, figure: str) -> str:

@@ -23,9 +23,10 @@ from rich.table import Table
 from scipy import sparse
 
 import gsb3se as gs
-from gsb3se.inference.columns import ColumnPropagation, Kept
-from gsb3se.inference.poisson_sites import empty_cells
-from gsb3se.model import Latents, Strengths, log_joint_and_gradient
+from gsb3se.inference.structured.column_laws import ColumnOutput
+from gsb3se.inference.structured.column_propagation import ColumnPropagation
+from gsb3se.inference.structured.poisson_cells import empty_cell_table
+from gsb3se.model.density import Latents, Strengths, log_joint_and_gradient
 
 
 @click.command()
@@ -39,7 +40,7 @@ def main(
 ) -> None:
     """Print the tables."""
     warnings.simplefilter("ignore", gs.GSB3SEWarning)
-    empty_cells()
+    empty_cell_table()
     table = Table("K", "source s", "first target s", "whole s", "second window s", "of the whole",
                   "L1", "peak GB", "status")  # fmt: skip
     wholes = []
@@ -141,7 +142,8 @@ def imagenet(folder: Path, name: str, prior: gs.Prior, seed: int) -> None:
     prepared = gs.Structured(progress=False).prepared(problem)
     few = np.arange(20)
     rate, variance = np.empty((1000, 1000)), np.empty((1000, 1000))
-    ColumnPropagation(problem, exact=True).run(prepared.columns.hyper, few, Kept(rate, variance))
+    exact = ColumnPropagation(problem, exact=True)
+    exact.run(prepared.columns.parameters, few, ColumnOutput(rate, variance))
     sizes = problem.column_sizes[few]
     mean = rate[:, few] / sizes
     sd = np.sqrt(np.maximum((variance[:, few] / sizes - mean**2) / (sizes + 1), 1e-12))

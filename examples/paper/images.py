@@ -14,8 +14,8 @@ from outputs import Outputs, stratified
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from gsb3se.progress import progress_bar
-from gsb3se.torchvision_ops import make_torchvision_importable
+from gsb3se.support.progress import progress_bar
+from gsb3se.support.torchvision_ops import make_torchvision_importable
 
 make_torchvision_importable()
 import torchvision  # noqa: E402
@@ -143,7 +143,7 @@ def fit(
     steps = epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, learning_rate, total_steps=steps)
     network.train()
-    with progress_bar("training steps", steps) as advance:
+    with progress_bar("training steps", steps) as bar:
         for _ in range(epochs):
             for pixels, labels in loader:
                 optimiser.zero_grad()
@@ -151,7 +151,7 @@ def fit(
                 nn.functional.cross_entropy(logits, labels.to(device)).backward()
                 optimiser.step()
                 schedule.step()
-                advance(1)
+                bar.advance(1)
     network.eval()
 
 

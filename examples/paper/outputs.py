@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gsb3se.files import read_npz, write_atomically
+from gsb3se.support.files import read_npz, write_atomically
 
 Vector = np.ndarray
 Matrix = np.ndarray

@@ -20,8 +20,8 @@ import numpy as np
 from outputs import Outputs
 
 import gsb3se as gs
-from gsb3se.errors import MissingExtra
-from gsb3se.simplex import softmax
+from gsb3se.support.errors import MissingExtra
+from gsb3se.support.simplex import softmax
 
 Vector = np.ndarray
 Matrix = np.ndarray

@@ -37,8 +37,8 @@ from protocol import (
 import gsb3se as gs
 from gsb3se.cli.console import console, plain_speech
 from gsb3se.estimate import BACKENDS
-from gsb3se.files import as_csv, write_text
-from gsb3se.progress import progress_bar
+from gsb3se.support.files import as_csv, write_text
+from gsb3se.support.progress import progress_bar
 
 DATA_SETS = ("mnist", "cifar10", "cifar100", "digits")
 SAMPLINGS = ("with replacement", "without replacement")
@@ -157,7 +157,7 @@ def measured(
 ) -> list[dict[str, Any]]:
     """Rows of all methods; the slower backends run on the first draw alone."""
     rows = []
-    with progress_bar("target sets", repeats) as advance:
+    with progress_bar("target sets", repeats) as bar:
         for repeat in range(repeats):
             q, target = shifted(experiment, shift, n_target, replace, seed + repeat)
             found = list(point_rows(experiment, target, q))
@@ -173,7 +173,7 @@ def measured(
                 "n_target": len(target.indices),
             }
             rows += [about | row for row in found]
-            advance(1)
+            bar.advance(1)
     return rows
 
 
@@ -197,9 +197,9 @@ def uncertainty(
     """By sampling and method: bootstrap errors of L1 and accuracy, and how often L1 beats MLLS'."""
     q, target = shifted(experiment, shift, n_target, replace, seed)
     fast = [(prior, backend) for prior, backend in chosen if backend in OFTEN]
-    with progress_bar("resamples", resamples) as advance, warnings.catch_warnings():
+    with progress_bar("resamples", resamples) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", gs.GSB3SEWarning)
-        found = resampled(experiment, target, q, fast, resamples, seed, advance)
+        found = resampled(experiment, target, q, fast, resamples, seed, bar.advance)
     mlls = found["MLLS"]["l1_population"]
     return {
         (SAMPLINGS[not replace], name): (

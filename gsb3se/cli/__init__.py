@@ -1,11 +1,16 @@
-"""The command line: one command a file."""
+"""The command line: one command a file.
+
+A command reads files, calls the public face, and says what it did. Options that several commands
+share are in ``count_options`` (where counts come from, column names, soft scores for EM) and
+``model_options`` (prior, graph, backend); ``console`` holds how commands speak: tables, notes,
+errors of one sentence. A new command is a file here and a line below.
+"""
 
 import io
 import sys
 
 import click
 
-from gsb3se import __version__
 from gsb3se.cli.baselines import baselines
 from gsb3se.cli.batch import batch
 from gsb3se.cli.compare import compare
@@ -14,6 +19,7 @@ from gsb3se.cli.estimate import estimate
 from gsb3se.cli.graph import graph
 from gsb3se.cli.report import report
 from gsb3se.cli.train import train
+from gsb3se.support.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

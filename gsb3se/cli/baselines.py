@@ -10,12 +10,12 @@ import click
 import numpy as np
 
 from gsb3se import baselines as methods
-from gsb3se.cli.console import File, check_output, console, plain_speech, table
-from gsb3se.cli.inputs import PROBABILITIES, Inputs, input_files, input_options, read_inputs
-from gsb3se.errors import GSB3SEWarning, some_of
-from gsb3se.files import as_csv, as_json, write_text
-from gsb3se.labels import printable
-from gsb3se.simplex import Vector
+from gsb3se.cli.console import File, console, plain_speech, table
+from gsb3se.cli.count_options import PROBABILITIES, Inputs, input_files, input_options, read_inputs
+from gsb3se.support.errors import GSB3SEWarning, some_of
+from gsb3se.support.files import as_csv, as_json, check_output, write_text
+from gsb3se.support.labels import printable
+from gsb3se.support.simplex import Vector
 
 _METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
 _ROWS_SHOWN = 25
@@ -43,7 +43,7 @@ def baselines(chosen: tuple[str, ...], out: Path | None, **sources: Any) -> None
     """
     with plain_speech():
         check_output(out, "--out", ".csv", ".json", inputs=input_files(sources))
-        inputs = read_inputs(**sources)
+        inputs = read_inputs(sources)
         names = chosen or tuple(name for name in _METHODS if name != "em" or _allows_em(inputs))
         estimates = {name: _estimate(name, inputs) for name in names}
         if out is not None:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gsb3se.errors import GSB3SEWarning, MissingExtra
-from gsb3se.labels import printable
+from gsb3se.support.errors import GSB3SEWarning, MissingExtra
+from gsb3se.support.labels import printable
 
 File = click.Path(path_type=Path, dir_okay=False)
 ExistingSource = click.Path(path_type=Path, exists=True)  # a file, or a folder of files
@@ -59,10 +59,10 @@ def _one_sentence(error: Exception) -> str:
         return f"not enough memory: {error or 'use fewer classes or rows'}"
     if isinstance(error, OSError) and error.filename is not None:
         return printable(f"{error.filename}: {error.strerror}")
-    told = printable(str(error).strip().replace("\n", " "))
+    message = printable(str(error).strip().replace("\n", " "))
     if isinstance(error, ValueError | ArithmeticError | OSError | RuntimeError | MissingExtra):
-        return told or type(error).__name__
-    return f"unexpected {type(error).__name__}: {told} (set {_TRACEBACK}=1 to see where)"
+        return message or type(error).__name__
+    return f"unexpected {type(error).__name__}: {message} (set {_TRACEBACK}=1 to see where)"
 
 
 @contextmanager
@@ -84,38 +84,9 @@ def cleaning_up_on_sigterm() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def check_output(
-    path: Path | None, option: str, *suffixes: str, inputs: Iterable[Path | None] = ()
-) -> None:
-    """Say before the work what would keep its result from being written.
-
-    Args:
-        inputs: files and folders that are read, which may not be written over or into.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in suffixes:
-        expected = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        raise ValueError(f"{option} must end in {expected}; got {path}")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
-    for source in inputs:
-        if source is None or not source.exists():
-            continue
-        if path.exists() and path.samefile(source):
-            raise ValueError(
-                f"{option} {path} would overwrite the input {source}: give another name"
-            )
-        if source.is_dir() and source.resolve() in path.resolve().parents:
-            raise ValueError(
-                f"{option} {path} lies in the input {source}, of which every file is read: give "
-                "another folder"
-            )
-
-
 def table(title: str, *columns: str) -> Table:
     """A table whose first column is text and whose others are numbers."""
-    made = Table(title=title or None, title_justify="left", title_style="bold")
+    new = Table(title=title or None, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index == 0 else "right")
-    return made
+        new.add_column(column, justify="left" if index == 0 else "right")
+    return new

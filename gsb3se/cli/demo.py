@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gsb3se import baselines, plots, shifts
-from gsb3se.adaptation import correct
-from gsb3se.cli.console import File, check_output, console, plain_speech, table
-from gsb3se.counts import ShiftCounts
-from gsb3se.errors import MissingExtra, require
+from gsb3se.cli.console import File, console, plain_speech, table
 from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, estimate
 from gsb3se.graph import LabelGraph
-from gsb3se.posterior import Posterior
-from gsb3se.simplex import Matrix, Vector
+from gsb3se.model.adaptation import correct
+from gsb3se.model.counts import ShiftCounts
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.support.errors import MissingExtra, require
+from gsb3se.support.files import check_output
+from gsb3se.support.simplex import Matrix, Vector
 
 _LEAST_LOG_PROBABILITY = -30.0  # naive Bayes is sure beyond all digits
 
@@ -75,16 +76,16 @@ def demo(seed: int, train: int, validation: int, alpha: float, backend: str, plo
     with plain_speech():
         check_output(plot, "--plot", *plots.SUFFIXES)
         with console.status("training a classifier on scikit-learn's digits"):
-            made = run_experiment(seed, train, validation, alpha)
+            experiment = run_experiment(seed, train, validation, alpha)
         console.print(
             f"A naive Bayes classifier trained on {train} digits and validated on {validation} "
-            f"labelled ones a class meets {made.counts.n_target} whose shares have shifted."
+            f"labelled ones a class meets {experiment.counts.n_target} whose shares have shifted."
         )
-        _show(made, _estimates(made))
+        _show(experiment, _estimates(experiment))
         with console.status(f"inferring the posterior by {backend}"):
-            posterior = estimate(made.counts, made.graph, backend=backend, seed=seed)
-        _show_posterior(made, posterior)
-        _draw(made, posterior, plot)
+            posterior = estimate(experiment.counts, experiment.graph, backend=backend, seed=seed)
+        _show_posterior(experiment, posterior)
+        _draw(experiment, posterior, plot)
 
 
 def run_experiment(seed: int, train: int, validation: int, alpha: float) -> Experiment:
@@ -125,46 +126,46 @@ def run_experiment(seed: int, train: int, validation: int, alpha: float) -> Expe
     )
 
 
-def _estimates(made: Experiment) -> dict[str, Vector]:
+def _estimates(experiment: Experiment) -> dict[str, Vector]:
     return {
-        "predicted": made.counts.target / made.counts.n_target,
-        "BBSE": baselines.bbse(made.counts),
-        "RLLS": baselines.rlls(made.counts),
-        "MLLS": baselines.mlls(made.counts),
-        "EM + BCTS": baselines.em(made.target_probabilities, made.source_prior),
+        "predicted": experiment.counts.target / experiment.counts.n_target,
+        "BBSE": baselines.bbse(experiment.counts),
+        "RLLS": baselines.rlls(experiment.counts),
+        "MLLS": baselines.mlls(experiment.counts),
+        "EM + BCTS": baselines.em(experiment.target_probabilities, experiment.source_prior),
     }
 
 
-def _show(made: Experiment, estimates: dict[str, Vector]) -> None:
+def _show(experiment: Experiment, estimates: dict[str, Vector]) -> None:
     shown = table("Share of each digit in the target", "digit", "truth", *estimates)
     for digit in range(10):
         shares = (f"{q[digit]:.3f}" for q in estimates.values())
-        shown.add_row(str(digit), f"{made.realised[digit]:.3f}", *shares)
+        shown.add_row(str(digit), f"{experiment.realised[digit]:.3f}", *shares)
     shown.add_section()
-    errors = (f"{np.abs(q - made.realised).sum():.3f}" for q in estimates.values())
+    errors = (f"{np.abs(q - experiment.realised).sum():.3f}" for q in estimates.values())
     shown.add_row("L1 error", "", *errors)
     corrected = (
-        correct(made.target_probabilities, made.source_prior, q)
-        for q in (made.realised, *estimates.values())
+        correct(experiment.target_probabilities, experiment.source_prior, q)
+        for q in (experiment.realised, *estimates.values())
     )
-    shown.add_row("accuracy", *(_accuracy(probs, made) for probs in corrected))
+    shown.add_row("accuracy", *(_accuracy(probs, experiment) for probs in corrected))
     console.print(shown)
     console.print(
         "Accuracy is that of the calibrated classifier after Saerens' correction to each column; "
-        f"without it, {_accuracy(made.target_probabilities, made)}."
+        f"without it, {_accuracy(experiment.target_probabilities, experiment)}."
     )
 
 
-def _show_posterior(made: Experiment, posterior: Posterior) -> None:
+def _show_posterior(experiment: Experiment, posterior: Posterior) -> None:
     columns = ("digit", "truth", "predicted", "mean", "sd", "5 %", "95 %", "inside")
     shown = table("Posterior of each digit's share, anchored prior, graph of mean images", *columns)
     low, high = posterior.interval(0.9)
-    inside = (low <= made.realised) & (made.realised <= high)
+    inside = (low <= experiment.realised) & (experiment.realised <= high)
     for digit in range(10):
         shown.add_row(
             str(digit),
-            f"{made.realised[digit]:.3f}",
-            f"{made.counts.target[digit] / made.counts.n_target:.3f}",
+            f"{experiment.realised[digit]:.3f}",
+            f"{experiment.counts.target[digit] / experiment.counts.n_target:.3f}",
             f"{posterior.mean[digit]:.3f}",
             f"{posterior.sd[digit]:.3f}",
             f"{low[digit]:.3f}",
@@ -172,7 +173,7 @@ def _show_posterior(made: Experiment, posterior: Posterior) -> None:
             "yes" if inside[digit] else "no",
         )
     shown.add_section()
-    shown.add_row("L1 error", "", "", f"{np.abs(posterior.mean - made.realised).sum():.3f}")
+    shown.add_row("L1 error", "", "", f"{np.abs(posterior.mean - experiment.realised).sum():.3f}")
     console.print(shown)
     console.print(
         f"{inside.sum()} of 10 intervals (90 %) hold the share; status: "
@@ -180,9 +181,12 @@ def _show_posterior(made: Experiment, posterior: Posterior) -> None:
     )
 
 
-def _draw(made: Experiment, posterior: Posterior, path: Path) -> None:
+def _draw(experiment: Experiment, posterior: Posterior, path: Path) -> None:
     """The picture, or why there is none."""
-    marked = {"truth": made.realised, "predicted": made.counts.target / made.counts.n_target}
+    marked = {
+        "truth": experiment.realised,
+        "predicted": experiment.counts.target / experiment.counts.n_target,
+    }
     try:
         plots.intervals(posterior, path, others=marked)
     except MissingExtra as missing:
@@ -191,5 +195,5 @@ def _draw(made: Experiment, posterior: Posterior, path: Path) -> None:
         console.print(f"wrote {path}")
 
 
-def _accuracy(scores: Matrix, made: Experiment) -> str:
-    return f"{np.mean(scores.argmax(axis=1) == made.target_truth):.3f}"
+def _accuracy(scores: Matrix, experiment: Experiment) -> str:
+    return f"{np.mean(scores.argmax(axis=1) == experiment.target_truth):.3f}"

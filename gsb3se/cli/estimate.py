@@ -9,21 +9,20 @@ import click
 import numpy as np
 
 from gsb3se import plots
-from gsb3se.cli.console import File, check_output, console, plain_speech, table
-from gsb3se.cli.inputs import input_files, input_options, read_inputs
+from gsb3se.cli.console import File, console, plain_speech, table
+from gsb3se.cli.count_options import input_files, input_options, read_inputs
 from gsb3se.cli.model_options import (
+    ModelChoice,
     backend_options,
     checkpoint_file,
-    load_graph,
     model_options,
 )
-from gsb3se.counts import ShiftCounts
 from gsb3se.estimate import Backend
 from gsb3se.estimate import estimate as infer
-from gsb3se.files import as_csv, as_json, write_text
-from gsb3se.labels import printable
-from gsb3se.posterior import Posterior
-from gsb3se.prior import Prior
+from gsb3se.model.counts import ShiftCounts
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.support.files import as_csv, as_json, check_output, write_text
+from gsb3se.support.labels import printable
 
 _ROWS_SHOWN = 25
 
@@ -42,10 +41,8 @@ _ROWS_SHOWN = 25
 )
 @click.option("--plot", type=File, help="Draw the intervals to a .png, .pdf or .svg file.")
 def estimate(
+    model: ModelChoice,
     backend: Backend,
-    graph: Path | None,
-    prior: Prior,
-    level: float,
     seed: int,
     strict: bool,
     out: tuple[Path, ...],
@@ -62,15 +59,15 @@ def estimate(
     gsb3se estimate --counts counts.npz --backend amortized --checkpoint encoder.safetensors
     """
     with plain_speech():
-        files = [graph, checkpoint_file(backend), *input_files(sources)]
+        files = [model.graph, checkpoint_file(backend), *input_files(sources)]
         for path in out:
             check_output(path, "--out", ".csv", ".json", ".npz", inputs=files)
         check_output(plot, "--plot", *plots.SUFFIXES, inputs=files)
-        counts = read_inputs(**sources).counts
-        similar = None if graph is None else load_graph(graph, counts)
+        counts, level = read_inputs(sources).counts, model.level
+        graph = model.graph_for(counts)
         with console.status(f"inferring {counts.n_classes} shares by {type(backend).__name__}"):
             posterior = infer(
-                counts, similar, prior=prior, backend=backend, seed=seed, strict=strict
+                counts, graph, prior=model.prior, backend=backend, seed=seed, strict=strict
             )
         for path in out:
             _write(path, posterior, counts, level)

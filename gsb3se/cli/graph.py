@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 import numpy as np
-from scipy import sparse
 
-from gsb3se.cli.console import ExistingFile, File, check_output, console, plain_speech, table
-from gsb3se.cli.inputs import read_json, read_labels
-from gsb3se.errors import some_of
-from gsb3se.files import names_in_npz, read_npy, read_npz
+from gsb3se.cli.console import ExistingFile, File, console, plain_speech, table
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label, printable
+from gsb3se.support.errors import some_of
+from gsb3se.support.files import check_output, names_in_npz, read_npy, read_npz
+from gsb3se.support.labels import Label, printable
+from gsb3se.support.tables import read_json, read_labels
 
 
 @click.group()
@@ -59,9 +58,9 @@ def build(source: Path, out: Path, k: int, labels: Path | None, model: str, weig
     with plain_speech():
         check_output(out, "--out", ".npz", inputs=(source, labels))
         names = None if labels is None else read_labels(labels)
-        made = _build(source, k, names, {"model": model, "weights": weights})
-        made.save(out)
-        _summarise(made)
+        built = _build(source, k, names, {"model": model, "weights": weights})
+        built.save(out)
+        _summarise(built)
         console.print(f"wrote {out}")
 
 
@@ -103,20 +102,20 @@ def _build(
     raise ValueError(f"{source}: expected a .txt, .json, .npy or .npz file")
 
 
-def _summarise(made: LabelGraph) -> None:
-    console.print(repr(made))
+def _summarise(graph: LabelGraph) -> None:
+    console.print(repr(graph))
     shown = table("", "figure", "value")
-    if isinstance(made.weights, sparse.csr_array):
-        degrees = np.diff(made.weights.indptr)
+    if (weights := graph.sparse_weights) is not None:
+        degrees = np.diff(weights.indptr)
         shown.add_row("neighbours of a label", _range(degrees, ".0f"))
-        shown.add_row("weight of an edge", _range(made.weights.data, ".3f"))
+        shown.add_row("weight of an edge", _range(weights.data, ".3f"))
     with console.status("measuring its connectivity"):  # some seconds at 10,000 labels
-        shown.add_row("algebraic connectivity", f"{made.algebraic_connectivity:.4g}")
+        shown.add_row("algebraic connectivity", f"{graph.algebraic_connectivity:.4g}")
     console.print(shown)
-    for i, j in made.bridges[:10]:
-        console.print(f"bridge: {_name(made, i)} - {_name(made, j)}")
-    if len(made.bridges) > 10:
-        console.print(f"and {len(made.bridges) - 10} more bridges")
+    for i, j in graph.bridges[:10]:
+        console.print(f"bridge: {_name(graph, i)} - {_name(graph, j)}")
+    if len(graph.bridges) > 10:
+        console.print(f"and {len(graph.bridges) - 10} more bridges")
 
 
 def _range(values: np.ndarray, form: str) -> str:
@@ -124,5 +123,5 @@ def _range(values: np.ndarray, form: str) -> str:
     return f"{low:{form}} to {high:{form}}, median {middle:{form}}"
 
 
-def _name(made: LabelGraph, index: int) -> str:
-    return printable(index if made.labels is None else made.labels[index])
+def _name(graph: LabelGraph, index: int) -> str:
+    return printable(index if graph.labels is None else graph.labels[index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -11,45 +11,52 @@ from typing import Any
 import click
 
 from gsb3se.cli.console import ExistingFile, plain_speech
-from gsb3se.counts import ShiftCounts
-from gsb3se.estimate import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
 from gsb3se.graph import LabelGraph
+from gsb3se.inference.contracts import BACKENDS, DEFAULT_BACKEND, Backend, as_backend
 from gsb3se.inference.hmc import HMC
 from gsb3se.inference.structured import Structured
-from gsb3se.labels import Label, same_names
-from gsb3se.prior import Prior
+from gsb3se.model.counts import ShiftCounts
+from gsb3se.model.prior import Prior
+from gsb3se.support.limits import EXACT_CHAINS_BY_DEFAULT
 from gsb3se_amortized import Amortized
 
 
-def level_option(told: str = "Of the intervals.") -> Callable[..., Any]:
+def level_option(text: str = "Of the intervals.") -> Callable[..., Any]:
     """The option --level, with its help."""
     between = click.FloatRange(0, 1, min_open=True, max_open=True)
-    return click.option("--level", type=between, default=0.9, show_default=True, help=told)
+    return click.option("--level", type=between, default=0.9, show_default=True, help=text)
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """What is inferred: a label graph's file, the prior, the level of the intervals, and HMC with
+    its settings."""
+
+    graph: Path | None
+    prior: Prior
+    level: float
+    hmc: HMC
+
+    def graph_for(self, counts: ShiftCounts) -> LabelGraph | None:
+        """The graph, in the order of the counts' labels where it names the same ones."""
+        return None if self.graph is None else LabelGraph.load(self.graph).aligned(counts.labels)
 
 
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command is given ``graph``, ``prior``, ``hmc`` and ``level``."""
+    """Add the options; the command is given ``model``, a :class:`ModelChoice`."""
 
     @wraps(command)
-    def with_objects(
-        chains: int,
-        warmup: int,
-        draws: int,
-        prior: str,
-        a_q: float,
-        b_q: float,
-        a_c: float,
-        b_c: float,
-        **others: Any,
-    ) -> Any:
+    def with_objects(**given: Any) -> Any:
         with plain_speech():
-            made = replace(Prior.of(prior), a_q=a_q, b_q=b_q, a_C=a_c, b_C=b_c)
-            hmc = HMC(chains, warmup, draws)
-        return command(prior=made, hmc=hmc, **others)
+            hyper = {name: given.pop(name.lower()) for name in ("a_q", "b_q", "a_C", "b_C")}
+            hmc = HMC(*(given.pop(name) for name in ("chains", "warmup", "draws")))
+            prior = replace(Prior.of(given.pop("prior")), **hyper)
+            model = ModelChoice(given.pop("graph"), prior, given.pop("level"), hmc)
+        return command(model=model, **given)
 
     options = (
         click.option(
-            "--graph", type=ExistingFile, help="A saved label graph; without it, none is known."
+            "--graph", type=ExistingFile, help="A saved label graph; default: all equally similar."
         ),
         click.option("--chains", default=HMC.chains, show_default=True, help="Of hmc."),
         click.option("--warmup", default=HMC.warmup, show_default=True, help="Of hmc."),
@@ -68,10 +75,10 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--b-c", default=1.0, show_default=True, help="Gamma rate of tau_C."),
         level_option(),
     )
-    made: Callable[..., Any] = with_objects
+    wrapped: Callable[..., Any] = with_objects
     for option in reversed(options):
-        made = option(made)
-    return made
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def checkpoint_file(backend: Backend) -> Path | None:
@@ -81,22 +88,22 @@ def checkpoint_file(backend: Backend) -> Path | None:
 
 
 def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a backend; below :func:`model_options`, whose ``hmc`` it takes.
+    """Add the options that choose a backend; below :func:`model_options`.
 
     The command is given ``backend``, the object.
     """
 
     @wraps(command)
     def with_backend(
-        backend: str, checkpoint: str, refine: bool | None, hmc: HMC, **others: Any
+        model: ModelChoice, backend: str, checkpoint: str, refine: bool | None, **others: Any
     ) -> Any:
-        known: dict[str, Backend] = {
-            "hmc": hmc,
+        configured: dict[str, Backend] = {
+            "hmc": model.hmc,
             "amortized": Amortized(checkpoint),
             "structured": Structured(refine=refine),
         }
-        chosen = known[backend] if backend in known else as_backend(backend)
-        return command(backend=chosen, **others)
+        chosen = configured[backend] if backend in configured else as_backend(backend)
+        return command(model=model, backend=chosen, **others)
 
     options = (
         click.option(
@@ -114,23 +121,11 @@ def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--refine/--no-refine",
             default=None,
-            help="Of structured: exact chains always or never; by default where validation counts "
-            "are small.",
+            help="Of structured: exact chains always or never; by default up to "
+            f"{int(EXACT_CHAINS_BY_DEFAULT)} classes with small validation counts.",
         ),
     )
-    made: Callable[..., Any] = with_backend
+    wrapped: Callable[..., Any] = with_backend
     for option in reversed(options):
-        made = option(made)
-    return made
-
-
-def load_graph(path: Path, counts: ShiftCounts) -> LabelGraph:
-    """The graph, in the order of the counts' labels where it names the same ones."""
-    return in_order(LabelGraph.load(path), counts.labels)
-
-
-def in_order(graph: LabelGraph, labels: tuple[Label, ...]) -> LabelGraph:
-    """The graph in the order of the labels, where it names the same ones."""
-    if graph.labels is not None and same_names(labels, graph.labels) is not None:
-        return graph.reordered(labels)
-    return graph
+        wrapped = option(wrapped)
+    return wrapped

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gsb3se import report as pages
-from gsb3se.cli import inputs
-from gsb3se.cli.console import ExistingFile, File, check_output, console, plain_speech
-from gsb3se.cli.inputs import Columns, read_shares, read_validation
-from gsb3se.cli.model_options import in_order, level_option
-from gsb3se.counts import ShiftCounts
+from gsb3se.batch.validation import TableColumns, read_shares, read_validation
+from gsb3se.cli import count_options
+from gsb3se.cli.console import ExistingFile, File, console, plain_speech
+from gsb3se.cli.model_options import level_option
 from gsb3se.graph import LabelGraph
-from gsb3se.labels import Label
-from gsb3se.posterior import Posterior
+from gsb3se.model.counts import ConfusionCounts
+from gsb3se.posterior.posterior import Posterior
+from gsb3se.support.files import check_output
+from gsb3se.support.labels import Label
 
 
 @click.command()
@@ -31,23 +33,12 @@ from gsb3se.posterior import Posterior
     type=ExistingFile,
     help="For a batch: the validation file, to sum up the confusions.",
 )
-@inputs.label_column
-@inputs.prediction_column
+@count_options.label_column
+@count_options.prediction_column
 @click.option("--title", help="Of the page.")
 @level_option("Of a posterior's intervals.")
-@inputs.certainty
-def report(
-    result: Path,
-    out: Path,
-    graph: Path | None,
-    source_prior: Path | None,
-    validation: Path | None,
-    label_column: str,
-    prediction_column: str,
-    title: str | None,
-    level: float,
-    certainty: float,
-) -> None:
+@count_options.certainty
+def report(result: Path, out: Path, graph: Path | None, title: str | None, **given: Any) -> None:
     """Make one HTML page of RESULT, a saved posterior (.npz) or a batch's result.
 
     It shows the intervals beside the source prior, largest shifts first, the label graph with the
@@ -60,18 +51,20 @@ def report(
     gsb3se report shares.parquet --graph graph.npz --validation val.csv --out drift.html
     """
     with plain_speech():
-        read = (result, graph, source_prior, validation)
+        read = (result, graph, given["source_prior"], given["validation"])
         check_output(out, "--out", ".html", ".htm", inputs=read)
         named = {} if title is None else {"title": title}
         if result.suffix.lower() == ".npz":
             posterior = Posterior.load(result)
-            prior = None if source_prior is None else read_shares(source_prior, posterior.labels)
+            source = given["source_prior"]
+            prior = None if source is None else read_shares(source, posterior.labels)
             similar = _graph(graph, posterior.labels)
-            page = pages.of_posterior(posterior, prior, similar, level=level, **named)
+            page = pages.of_posterior(posterior, prior, similar, level=given["level"], **named)
         else:
-            table = pages.read_batch(result, certainty)
+            table = pages.read_batch(result, given["certainty"])
             labels = table.drift.labels
-            counts = _counts(validation, Columns(label_column, prediction_column), labels)
+            columns = TableColumns(given["label_column"], given["prediction_column"])
+            counts = _counts(given["validation"], columns, labels)
             page = pages.of_batch(table, _graph(graph, labels), counts, **named)
         pages.save(page, out)
         console.print(f"wrote {out} ({len(page) / 1000:.0f} kB)")
@@ -83,8 +76,10 @@ def _graph(path: Path | None, labels: tuple[Label, ...]) -> LabelGraph | None:
     graph = LabelGraph.load(path)
     if graph.n_classes != len(labels):
         raise ValueError(f"{path} has {graph.n_classes} labels and the result {len(labels)}")
-    return in_order(graph, labels)
+    return graph.aligned(labels)
 
 
-def _counts(path: Path | None, columns: Columns, labels: tuple[Label, ...]) -> ShiftCounts | None:
+def _counts(
+    path: Path | None, columns: TableColumns, labels: tuple[Label, ...]
+) -> ConfusionCounts | None:
     return None if path is None else read_validation(path, columns, None, labels)[""]

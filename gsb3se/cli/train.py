@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gsb3se.cli.console import console, notes, plain_speech
+from gsb3se.support.progress import progress_bar
 from gsb3se_amortized.backend import require_packages
 
 if TYPE_CHECKING:
-    from gsb3se_amortized.train import Report
+    from gsb3se_amortized.train import Report, TrainingPlan
 
 
 @click.command()
@@ -43,26 +46,10 @@ if TYPE_CHECKING:
 @click.option("--save-every", default=120.0, show_default=True, help="Seconds between saves.")
 @click.option("--report-every", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--validate-every", type=click.IntRange(1), default=1000, show_default=True)
-def train(
-    out: Path,
-    steps: int,
-    shards: int,
-    seed: int,
-    learning_rate: float,
-    warmup: int,
-    averaging: float,
-    classes: tuple[int, int],
-    width: int,
-    resume: bool,
-    device: str,
-    workers: int,
-    save_every: float,
-    report_every: int,
-    validate_every: int,
-) -> None:
+def train(out: Path, resume: bool, device: str, workers: int, **given: Any) -> None:
     """Train an encoder for --backend amortized on simulated shifts.
 
-    A step learns from --shards batches of some 40 windows each, with about 5 to 300 classes. The
+    A step learns from --shards batches of 8 to 48 windows each (fewer with many classes). The
     state is saved every two minutes; after a stop, --resume goes on as if there had been none.
     Several processes share the shards and learn the same:
 
@@ -73,62 +60,54 @@ def train(
     """
     with plain_speech():
         require_packages()
-        from gsb3se_amortized.simulator import Ranges
-        from gsb3se_amortized.train import ENCODER, STATE, Plan
+        from gsb3se_amortized.train import ENCODER, STATE, Schedule
         from gsb3se_amortized.train import train as run
 
-        plan = None
-        if not resume:
-            if (out / STATE).exists() or (out / ENCODER).exists():
-                raise ValueError(
-                    f"{out} holds a training, or the encoder of one, already: go on with it by "
-                    "--resume, or take another folder"
-                )
-            ranges = Ranges(classes=classes)
-            settings = {"width": width}
-            plan = Plan(steps, shards, seed, learning_rate, warmup, averaging, settings, ranges)
-        first = int(os.environ.get("RANK", "0")) == 0
-        with _Progress(first) as tell:
-            finished = run(
-                out,
-                plan,
-                device=device,
-                workers=workers,
-                save_seconds=save_every,
-                report_every=report_every,
-                validate_every=validate_every,
-                tell=tell,
+        if not resume and ((out / STATE).exists() or (out / ENCODER).exists()):
+            raise ValueError(
+                f"{out} holds a training, or the encoder of one, already: go on with it by "
+                "--resume, or take another folder"
             )
+        plan = None if resume else _plan(given)
+        first = int(os.environ.get("RANK", "0")) == 0
+        schedule = Schedule(given["save_every"], given["report_every"], given["validate_every"])
+        with _reports(first) as tell:
+            finished = run(out, plan, device=device, workers=workers, schedule=schedule, tell=tell)
         if finished is not None:
             console.print(f"wrote {out / ENCODER}")
 
 
-class _Progress:
-    """A line that is kept up to date on a terminal, and one a report elsewhere."""
+def _plan(given: dict[str, Any]) -> TrainingPlan:
+    from gsb3se_amortized.simulator import Ranges
+    from gsb3se_amortized.train import TrainingPlan
 
-    def __init__(self, shown: bool) -> None:
-        self.shown = shown and notes.is_terminal
-        self.said = shown and not notes.is_terminal
+    return TrainingPlan(
+        steps=given["steps"],
+        shards=given["shards"],
+        seed=given["seed"],
+        learning_rate=given["learning_rate"],
+        warmup=given["warmup"],
+        averaging=given["averaging"],
+        settings={"width": given["width"]},
+        ranges=Ranges(classes=given["classes"]),
+    )
 
-    def __enter__(self) -> _Progress:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        told = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        self.bar = Progress(*told, console=notes, disable=not self.shown)
-        self.task = self.bar.add_task("simulating", total=None)
-        self.bar.start()
-        return self
+@contextmanager
+def _reports(shown: bool) -> Iterator[Callable[[Report], None]]:
+    """A line that is kept up to date on a terminal, and a line a report elsewhere."""
+    on_terminal = notes.is_terminal
+    with progress_bar("simulating", shown=shown and on_terminal) as bar:
 
-    def __exit__(self, *problem: object) -> None:
-        self.bar.stop()
+        def tell(report: Report) -> None:
+            line = f"step {report.step}: {report.loss:.3f} nats a class"
+            if not math.isnan(report.validation):
+                line += (
+                    f", {report.validation:.3f} in validation, 90 % intervals cover "
+                    f"{100 * report.coverage_90:.1f} %"
+                )
+            if shown and not on_terminal:
+                notes.print(line)
+            bar.update(report.step, report.steps, line)
 
-    def __call__(self, report: Report) -> None:
-        line = f"step {report.step}: {report.loss:.3f} nats a class"
-        if not math.isnan(report.validation):
-            line += (
-                f", {report.validation:.3f} in validation, 90 % intervals cover "
-                f"{100 * report.coverage_90:.1f} %"
-            )
-        if self.said:
-            notes.print(line)
-        self.bar.update(self.task, description=line, completed=report.step, total=report.steps)
+        yield tell
