@@ -19,7 +19,8 @@ from gsb3se.model.simulation import simulate_classifier
 @click.option("--classes", default=12, show_default=True)
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--draws", default=1000, show_default=True, help="Of HMC, a chain.")
-def main(picture: Path, classes: int, cache: Path | None, draws: int) -> None:
+@click.option("--steps", default=2000, show_default=True, help="Of variational fits, at most.")
+def main(picture: Path, classes: int, cache: Path | None, draws: int, steps: int) -> None:
     """Compare, print the errors, draw the intervals."""
     counts, graph, truth = simulate_classifier(classes, labels=20, n_target=2000, seed=0)
     found = gs.compare(
@@ -29,8 +30,8 @@ def main(picture: Path, classes: int, cache: Path | None, draws: int) -> None:
         backends={
             "structured": gs.Structured(),
             "amortized": "amortized",
-            "variational": gs.Variational(),
-            "mean field": gs.Variational(family="mean-field"),
+            "variational": gs.Variational(max_steps=steps),
+            "mean field": gs.Variational(family="mean-field", max_steps=steps),
             "Laplace": gs.Laplace(),
         },
         reference=gs.HMC(draws=draws),

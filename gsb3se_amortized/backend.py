@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -21,21 +20,13 @@ from gsb3se.support.errors import require
 from gsb3se.support.forked_processes import check_not_forked
 from gsb3se.support.limits import AMORTIZED_FEWEST
 from gsb3se.support.simplex import softmax
+from gsb3se_amortized.grouping import Group, batches_of, sources_of
 
 if TYPE_CHECKING:
     from gsb3se_amortized.simulator import Ranges
 
 DEFAULT = "base"  # the checkpoint that ships with the package
-_MOST_NUMBERS = 1 << 23  # in the matrices of a pass
-_ALIKE = 1.25  # sizes in a batch differ by at most such a factor
 _PRIORS = (Prior(), Prior.anchored())  # the encoder knows these two
-
-
-class Group(NamedTuple):
-    """Problems with the same validation counts, graph and prior, by their places in a list."""
-
-    problem: Problem
-    places: list[int]
 
 
 @dataclass(frozen=True)
@@ -145,36 +136,6 @@ def require_packages() -> None:
     """Say which command installs what is missing."""
     for module in ("torch", "torch_geometric", "safetensors"):
         require(module, extra="amortized")
-
-
-def sources_of(problems: Sequence[Problem]) -> list[Group]:
-    """Problems by their source: the same validation counts, graph and prior."""
-    groups: dict[tuple[Any, ...], Group] = {}
-    for place, problem in enumerate(problems):
-        key = (id(problem.counts.confusion), id(problem.graph), problem.prior)
-        groups.setdefault(key, Group(problem, [])).places.append(place)
-    return list(groups.values())
-
-
-def batches_of(problems: Sequence[Problem]) -> Iterator[list[Group]]:
-    """Sources of similar size with equally many windows, no more than fit into a pass."""
-    by_windows: dict[int, list[Group]] = defaultdict(list)
-    for problem, places in sources_of(problems):
-        most = max(1, _MOST_NUMBERS // problem.n_classes**2)
-        for start in range(0, len(places), most):
-            part = Group(problem, places[start : start + most])
-            by_windows[len(part.places)].append(part)
-    for windows, groups in by_windows.items():
-        groups.sort(key=lambda group: group.problem.n_classes)
-        batch: list[Group] = []
-        for group in groups:
-            n = group.problem.n_classes
-            full = (len(batch) + 1) * windows * n**2 > _MOST_NUMBERS
-            if batch and (full or n > _ALIKE * batch[0].problem.n_classes):
-                yield batch
-                batch = []
-            batch.append(group)
-        yield batch
 
 
 def outside(ranges: Ranges, problem: Problem, fewest: int) -> list[Finding]:

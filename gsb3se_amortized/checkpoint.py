@@ -19,7 +19,6 @@ from torch import Tensor
 
 from gsb3se.support.errors import some_of
 from gsb3se.support.files import whole, write_atomically
-from gsb3se_amortized.backend import DEFAULT
 from gsb3se_amortized.encoder import Encoder
 from gsb3se_amortized.familiarity import SHAPES
 from gsb3se_amortized.simulator import Ranges
@@ -75,7 +74,7 @@ def find(name: str | os.PathLike[str]) -> Path:
     )
 
 
-def load(name: str | os.PathLike[str] = DEFAULT, device: str | torch.device = "cpu") -> Checkpoint:
+def load(name: str | os.PathLike[str], device: str | torch.device = "cpu") -> Checkpoint:
     """Load a checkpoint by name or path onto a device; the same one is loaded once."""
     return _load(find(name), content_hash(name), str(check_device(device)))
 

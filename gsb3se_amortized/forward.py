@@ -15,10 +15,10 @@ from gsb3se.model.problem import Problem
 from gsb3se.posterior.families import BentStudent as BentForm
 from gsb3se.posterior.families import frozen
 from gsb3se.support.simplex import Matrix, Vector
-from gsb3se_amortized.backend import Group
 from gsb3se_amortized.checkpoint import load
 from gsb3se_amortized.encoder import predicted_shares
 from gsb3se_amortized.familiarity import strangeness, summaries
+from gsb3se_amortized.grouping import Group
 from gsb3se_amortized.padded_batch import Batch, SourceWindows
 from gsb3se_amortized.simulator import Ranges
 

@@ -3,6 +3,9 @@
 import os
 
 os.environ.pop("COLUMNS", None)  # parallel test processes set it, and consoles would keep it
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process for each core: more threads are in the way
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

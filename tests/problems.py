@@ -1,11 +1,18 @@
 """Random problems to evaluate the model on."""
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import gsb3se as gs
 from gsb3se.model.density import Latents, Strengths
 from gsb3se.model.problem import Problem
+
+# For tests that take long: both priors where there is time, the default by default.
+PRIORS_THE_PAPERS_SLOW = [
+    pytest.param(gs.Prior(), id="paper", marks=pytest.mark.slow),
+    pytest.param(gs.Prior.anchored(), id="anchored"),
+]
 
 
 def random_graph(n_classes, kind, rng):

@@ -45,8 +45,16 @@ def test_every_backend_has_its_limits_and_every_kind_of_case_is_there():
     assert made == set(references.names())
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
-@pytest.mark.parametrize("name", references.names())
+def pairs():
+    """Each case by each backend; long ones are slow."""
+    for name in references.names():
+        for backend in BACKENDS:
+            long = name.startswith("30_") and backend in ("hmc", "variational")
+            long |= name.startswith("10_") and backend == "hmc"
+            yield pytest.param(name, backend, marks=[pytest.mark.slow] if long else [])
+
+
+@pytest.mark.parametrize(("name", "backend"), pairs())
 def test_a_backend_agrees_with_hmc(name, backend):
     exact, limit = references.load(name), LIMITS[backend]
     if exact.problem.counts.without_validation:

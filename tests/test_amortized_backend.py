@@ -13,8 +13,8 @@ import gsb3se as gs
 from gsb3se.model.simulation import simulate_classifier
 from gsb3se_amortized import Amortized
 from gsb3se_amortized import checkpoint as checkpoints
-from gsb3se_amortized.backend import batches_of, sources_of
 from gsb3se_amortized.checkpoint import WEIGHTS, _load, load, read_tensors, write_tensors
+from gsb3se_amortized.grouping import batches_of, sources_of
 from gsb3se_amortized.simulator import simulate_source
 
 
@@ -55,7 +55,7 @@ def test_windows_and_lists_are_inferred_as_one_by_one(case):
 def test_a_list_works_for_any_backend_and_must_fit_its_graphs(case):
     both = quietly([case.counts, case.counts], case.graph, backend="newton")
     np.testing.assert_allclose(both[0].mean, both[1].mean)
-    with pytest.raises(ValueError, match="as many"):
+    with pytest.raises(ValueError, match="one graph for each"):
         gs.estimate([case.counts], [case.graph, case.graph], backend="amortized")
     with pytest.raises(TypeError, match="without targets"):
         gs.estimate([case.counts], case.graph, targets=[[1]], backend="amortized")

@@ -10,9 +10,10 @@ from commands import failed_with
 from scipy.stats import norm, wasserstein_distance
 
 import gsb3se as gs
-from gsb3se.compare import cache as results_cache
 from gsb3se.compare import comparison
+from gsb3se.model.content_hash import content_hash
 from gsb3se.model.simulation import simulate_classifier
+from gsb3se.model.source_problem import SourceProblem
 from gsb3se.posterior.agreement import Agreement
 
 FAST = gs.HMC(warmup=400, draws=1000, target_accept=0.98, progress=False)
@@ -155,10 +156,19 @@ def test_a_hash_tells_graphs_and_counts_apart():
     problems = [gs.Problem(COUNTS, graph) for graph in graphs]
     moved = gs.ShiftCounts(COUNTS.confusion.toarray().T, COUNTS.target)
     problems += [gs.Problem(moved), gs.Problem(COUNTS, None, gs.Prior())]
-    hashes = {results_cache.content_hash(problem, "x") for problem in problems}
-    hashes.add(results_cache.content_hash(problems[0], "y"))
+    hashes = {content_hash(problem, "x") for problem in problems}
+    hashes.add(content_hash(problems[0], "y"))
     assert len(hashes) == 6
-    assert results_cache.content_hash(gs.Problem(COUNTS), "x") in hashes
+    assert content_hash(gs.Problem(COUNTS), "x") in hashes
+    assert content_hash(SourceProblem(COUNTS), "x") not in hashes  # without its target
+
+
+def test_a_hash_is_refused_of_evidence_it_does_not_know():
+    class WithScores(gs.Problem):
+        pass
+
+    with pytest.raises(TypeError, match="WithScores"):
+        content_hash(WithScores(COUNTS), "x")
 
 
 def test_a_kept_reference_that_fails_its_checks_is_made_anew(tmp_path, runs):
@@ -267,7 +277,7 @@ def test_the_command_compares_files(run, predictions, tmp_path):
     assert [row["name"] for row in rows] == ["hmc", "structured", "newton", "bbse", "rlls", "mlls"]
 
 
-def test_the_command_on_made_up_data_and_on_digits(run, monkeypatch, tmp_path):
+def test_the_command_on_made_up_data(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     result = run("compare", "--simulate", 4, "--rows", 30, *SHORT, "--backend", "newton")
     assert result.exit_code == 0, result.output
@@ -275,12 +285,17 @@ def test_the_command_on_made_up_data_and_on_digits(run, monkeypatch, tmp_path):
     assert "L1" in result.output
     kept = tmp_path / "home" / "gsb3se" / "posteriors"
     assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_the_command_on_digits(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     few = ["--chains", 2, "--warmup", 60, "--draws", 60, "--backend", "newton", "--no-cache"]
     result = run("compare", "--digits", *few, "--prior", "anchored", "--baseline", "none")
     assert result.exit_code == 0, result.output
     assert "400 validation rows, 232 target" in result.output
     assert "no reference here" in " ".join(result.output.split())
-    assert len(list(kept.iterdir())) == 2
+    assert not list(tmp_path.rglob("*.npz"))
 
 
 @pytest.mark.parametrize(

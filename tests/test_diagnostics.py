@@ -42,7 +42,9 @@ def test_even_ranks_pass_and_uneven_ones_do_not():
         rank_uniformity([100], 99)
 
 
-@pytest.mark.parametrize("backend", ["hmc", "amortized", "newton"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("hmc", marks=pytest.mark.slow), "amortized", "newton"]
+)
 def test_sensitivities_of_all_backends_are_alike(backend):
     counts = gs.ShiftCounts([[30, 2, 1], [2, 30, 3], [1, 1, 30]], [60, 30, 10])
     chosen = gs.HMC(chains=1, warmup=200, draws=200) if backend == "hmc" else backend

@@ -1,4 +1,7 @@
-"""Every script in examples/ runs, with small settings where it takes any."""
+"""Every script in examples/ runs, with small settings where it takes any.
+
+Those that take more than some ten seconds even so do by  pytest -m slow.
+"""
 
 import subprocess
 import sys
@@ -14,10 +17,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
     [
         ("quickstart.py", [], "intervals hold the true share"),
         ("simplex_flow.py", ["flow.png"], "wrote flow.png"),
-        (
+        pytest.param(
             "compare_backends.py",
-            ["compared.png", "--classes", "3", "--draws", "60"],
+            ["compared.png", "--classes", "3", "--draws", "60", "--steps", "100"],
             "wrote compared.png",
+            marks=pytest.mark.slow,
         ),
         ("monitor_windows.py", ["drift.png", "--windows", "6"], "wrote drift.png"),
         (
@@ -27,13 +31,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ),
         (
             "lightning_callback.py",
-            ["a.png", "--windows", "2", "--epochs", "2", "--passes", "1"],
+            ["a.png", "--windows", "2", "--epochs", "1", "--passes", "1"],
             "wrote a.png",
         ),
-        (
+        pytest.param(
             "benchmarks/batch_speed.py",
             ["--classes", "4", "--windows", "6", "--more", "9", "--predictions", "50"],
             "windows by amortized: peak",
+            marks=pytest.mark.slow,
         ),
         (
             "benchmarks/batch_counting.py",
@@ -45,64 +50,72 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
             ["--kills", "1", "--windows", "3", "--classes", "3", "--backend", "newton"],
             "1 of 1 equal",
         ),
-        ("benchmarks/metric_cost.py", ["--classes", "9", "--rows", "64"], "times torchmetrics"),
+        pytest.param(
+            "benchmarks/metric_cost.py",
+            ["--classes", "9", "--rows", "64"],
+            "times torchmetrics",
+            marks=pytest.mark.slow,
+        ),
         (
             "benchmarks/amortized_calibration.py",
             ["--classes", "6", "--beyond", "9", "--datasets", "8", "--datasets-beyond", "2"],
             "quantities lie in the band",
         ),
-        (
+        pytest.param(
             "benchmarks/amortized_truth.py",
             [
-                "--cache",
-                "cache",
-                "--classes",
-                "3",
-                "--seeds",
-                "1",
-                "--warmup",
-                "30",
-                "--draws",
-                "30",
+                *("--cache", "cache", "--classes", "3", "--seeds", "1"),
+                *("--warmup", "30", "--draws", "30"),
             ],
             "ratio",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "benchmarks/amortized_speed.py",
             ["--classes", "4", "--many", "12", "--windows", "3", "--warmup", "40", "--draws", "40"],
             "HMC to ESS 400",
+            marks=pytest.mark.slow,
         ),
         (
             "benchmarks/model_cost.py",
             ["--classes", "40", "--rounds", "2", "--repeats", "2"],
             "times L @ phi",
         ),
-        (
+        pytest.param(
             "benchmarks/sbc.py",
             ["--datasets", "2", "--classes", "2", "--warmup", "40", "--draws", "40"],
             "within the 95 % band",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "benchmarks/hmc_mixing.py",
             ["--classes", "3", "--repeats", "1", "--warmup", "40", "--draws", "40"],
             "ESS",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "benchmarks/hmc_against_quapy.py",
             ["--classes", "3", "--warmup", "40", "--draws", "40"],
             "ESS a second",
+            marks=pytest.mark.slow,
         ),
         (
             "benchmarks/newton_modes.py",
             ["--problems", "3", "--most-classes", "6", "--large", "12"],
             "3 of 3",
         ),
-        (
+        pytest.param(
             "benchmarks/agreement.py",
             ["--classes", "3", "--seeds", "1", "--cache", "cache", "--quick"],
             "mean error",
+            marks=pytest.mark.slow,
         ),
-        ("benchmarks/structured_scale.py", ["--classes", "70"], "second window"),
+        pytest.param(
+            "benchmarks/structured_scale.py",
+            ["--classes", "70"],
+            "second window",
+            marks=pytest.mark.slow,
+        ),
         (
             "benchmarks/accurate_classifiers.py",
             [
@@ -111,10 +124,11 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
             ],
             "2 settings",
         ),
-        (
+        pytest.param(
             "benchmarks/structured_speed.py",
             ["--classes", "3", "--warmup", "40", "--draws", "40"],
             "ratio",
+            marks=pytest.mark.slow,
         ),
         (
             "paper/reproduce.py",
@@ -142,7 +156,8 @@ def test_example_runs(tmp_path, script, arguments, expected):
 
 
 def test_every_example_is_tried():
-    tried = {case[0] for mark in test_example_runs.pytestmark for case in mark.args[1]}
+    [cases] = [mark.args[1] for mark in test_example_runs.pytestmark]
+    tried = {getattr(case, "values", case)[0] for case in cases}
     found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
     shared = {"drifting_digits.py", "benchmarks/cases.py", "benchmarks/quapy_peers.py"}
     shared |= {"benchmarks/gaussian_classes.py"}

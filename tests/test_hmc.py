@@ -96,6 +96,7 @@ def test_small_posteriors_match_the_exact_ones(make):
     np.testing.assert_allclose(posterior.confusion_mean, exact.confusion, atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
 def test_the_truth_falls_evenly_among_the_draws(prior):
     """A small simulation-based calibration; examples/benchmarks/sbc.py is the large one."""

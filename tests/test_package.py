@@ -59,6 +59,18 @@ def run(program):
     return done.stdout.strip()
 
 
+def test_rooms_that_are_seldom_needed_come_when_they_are_asked_for():
+    program = """
+import sys, gsb3se
+rooms = ["batch", "plots", "report", "stream"]
+before = [room for room in rooms if "gsb3se." + room in sys.modules]
+print(before, all(getattr(gsb3se, room).__doc__ for room in rooms), set(rooms) <= set(dir(gsb3se)))
+"""
+    assert run(program) == "[] True True"
+    with pytest.raises(AttributeError, match="no attribute 'bach'"):
+        _ = gsb3se.bach
+
+
 def test_every_public_name_is_there_and_documented():
     for name in gsb3se.__all__:
         assert getattr(gsb3se, name).__doc__

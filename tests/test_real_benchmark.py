@@ -142,6 +142,7 @@ def test_accuracy_is_that_of_saerens_correction(repeat):
     assert found["weight_mse_population"] == pytest.approx(((weights - truth) ** 2).mean())
 
 
+@pytest.mark.slow
 def test_bayesian_cc_finds_a_lopsided_truth():
     confusion = np.array([[900, 300, 0], [50, 600, 100], [50, 100, 900]])
     q = np.array([0.6, 0.1, 0.3])

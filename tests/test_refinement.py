@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from exact import three_classes, two_classes
-from problems import random_problem
+from problems import PRIORS_THE_PAPERS_SLOW, random_problem
 from scipy.special import logsumexp
 
 import gsb3se as gs
@@ -117,7 +117,7 @@ def test_chains_end_with_the_exact_posterior(make):
     np.testing.assert_allclose(posterior.confusion_mean, confusion, atol=0.01)
 
 
-@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+@pytest.mark.parametrize("prior", PRIORS_THE_PAPERS_SLOW)
 def test_few_labels_are_refined_and_agree_with_hmc(prior):
     rng = np.random.default_rng(3)
     graph = gs.LabelGraph.knn(rng.standard_normal((8, 6)), k=3)

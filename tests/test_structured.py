@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from exact import three_classes, two_classes
+from problems import PRIORS_THE_PAPERS_SLOW
 
 import gsb3se as gs
 from gsb3se.inference.structured.backend import Structured
@@ -31,7 +32,7 @@ def good_classifier(n, labels, n_target, seed, graph=None):
     return gs.ShiftCounts(columns, rng.multinomial(n_target, confusion @ q)), graph, q
 
 
-@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+@pytest.mark.parametrize("prior", PRIORS_THE_PAPERS_SLOW)
 def test_finds_the_truth_of_a_good_classifier_and_agrees_with_hmc(prior):
     counts, graph, q = good_classifier(12, 60, 3000, seed=4)
     ours = gs.estimate(counts, graph, prior=prior, seed=1)
@@ -216,7 +217,7 @@ def test_a_classifier_that_says_one_class_only(prior):
     assert (high - low > 0.1).all()
 
 
-@pytest.mark.parametrize("prior", [gs.Prior(), gs.Prior.anchored()], ids=["paper", "anchored"])
+@pytest.mark.parametrize("prior", PRIORS_THE_PAPERS_SLOW)
 def test_a_classifier_that_says_two_classes_only(prior):
     """Its strengths are hardly known, and laws far out on their axes must stay possible ones."""
     confusion = np.zeros((10, 10), dtype=int)

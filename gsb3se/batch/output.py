@@ -70,7 +70,9 @@ def write_results(
     frames = _frames(job, groups, journal, outcome, certainty)
     suffix = Path(path).suffix.lower()
     write = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_lines}[suffix]
-    write_atomically(path, lambda file: write(file, frames))
+    # The journal lets in one run at a time, so what is there was left by one that was killed.
+    beside = Path(path).resolve().with_name(journal.path.with_suffix(".written").name)
+    write_atomically(path, lambda file: write(file, frames), beside=beside)
     return outcome
 
 

@@ -2,9 +2,8 @@
 
 A backend is a small frozen object with one method, ``infer``; everything else in its files is a
 plain function that a test can call. No class needs to be inherited: having the methods is enough.
-All of them take counts of predictions as evidence of the target, a
-:class:`~gsb3se.model.problem.Problem`. Where there is other evidence, a backend says which it takes
-here, and ``estimate`` refuses the rest with one sentence.
+The evidence of the target is its counts of predictions, in a
+:class:`~gsb3se.model.problem.Problem`.
 """
 
 from __future__ import annotations

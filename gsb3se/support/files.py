@@ -31,18 +31,31 @@ _LONGEST_STEM = 200  # of a name, so that there is room for more
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(
+    path: str | os.PathLike[str],
+    write: Callable[[BinaryIO], object],
+    *,
+    beside: Path | None = None,
+) -> None:
     """Let ``write`` fill a file beside ``path``, then rename it into place.
 
     A reader sees the old file or the whole new one, never a part of it, and so it is after a loss
     of power. A file that is replaced keeps its mode; a new one has that of any new file.
+
+    Args:
+        beside: the file to fill; None: one with a random name. A process that is killed leaves it
+            behind, so where there is only one writer at a time a fixed name lets the next one
+            clear it away.
     """
     path = Path(path)
     if path.is_symlink():
         path = path.resolve()  # what it points to is meant
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
-    beside = path.with_name(f".{path.name[:_LONGEST_STEM]}.{secrets.token_hex(6)}")
+    if beside is None:
+        beside = path.with_name(f".{path.name[:_LONGEST_STEM]}.{secrets.token_hex(6)}")
+    else:
+        beside.unlink(missing_ok=True)
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     except OSError as error:
