@@ -14,7 +14,7 @@ SMALL = {
     "newton": gs.NewtonCG(),
     "laplace": gs.Laplace(),
     "structured": gs.Structured(),
-    "variational": gs.Variational(draws=400, layers=1, max_steps=300, progress=False),
+    "variational": gs.Variational(draws=200, layers=1, max_steps=200, progress=False),
     "amortized": Amortized(),
 }
 

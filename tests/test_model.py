@@ -12,7 +12,7 @@ from collapsed import (
     log_collapsed_and_gradient,
 )
 from hierarchy import flat, x64
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import direction_like, problems, random_problem
 from scipy.integrate import quad
@@ -66,6 +66,7 @@ def test_exact_hessian_product_is_that_of_automatic_differentiation(case, seed):
     assert relative(found, oracle_product(problem, point, tau, direction)) < 1e-8
 
 
+@settings(max_examples=10)  # a check of what other tests check by
 @given(problems, st.integers(0, 1000))
 def test_collapsed_gradient_and_hessian_are_those_of_automatic_differentiation(case, seed):
     problem, point, tau = case
