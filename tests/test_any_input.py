@@ -14,10 +14,10 @@ from gsb3se_amortized.backend import Amortized
 
 LONGEST = 20.0  # seconds of computing; nearly all problems take a fraction of one
 BACKENDS = {  # and how many problems each is given, by default and where there is time
-    "structured": (gs.Structured(), 6, 400),
+    "structured": (gs.Structured(), 5, 400),
     "without-chains": (gs.Structured(refine=False), 10, 3000),
     "newton": (gs.NewtonCG(), 30, 3000),
-    "laplace": (gs.Laplace(), 10, 400),
+    "laplace": (gs.Laplace(), 8, 400),
     "amortized": (Amortized(), 50, 3000),
     "variational": (gs.Variational(max_steps=60, draws=100, layers=1), 5, 100),
     "hmc": (gs.HMC(chains=1, warmup=30, draws=30), 2, 60),

@@ -257,6 +257,7 @@ def test_nothing_global_changes_and_a_seed_repeats():
     pyro.clear_param_store()
 
 
+@pytest.mark.slow
 def test_single_precision_agrees():
     counts = gs.ShiftCounts([[30, 4], [2, 25]], [60, 40])
     posts = [
