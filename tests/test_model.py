@@ -245,7 +245,7 @@ def test_two_threads_evaluate_what_one_does(anchored, monkeypatch):
     problem, point, tau = random_problem(12, 8, anchored)
     alone = model.log_joint_and_gradient(problem, point, tau)
     collapsed = log_collapsed_and_gradient(problem, point)
-    monkeypatch.setattr(model, "_SIDE_BY_SIDE", 2)
+    monkeypatch.setattr(model, "EVALUATED_SIDE_BY_SIDE", 2)
     beside = model.log_joint_and_gradient(problem, point, tau)
     assert beside[0] == alone[0]
     np.testing.assert_array_equal(flat(beside[1]), flat(alone[1]))

@@ -1,6 +1,8 @@
 """Tools that know no statistics: limits, progress bars, cores and threads."""
 
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,15 @@ def test_a_limit_is_a_number_with_a_reason():
     for limit in every.values():
         assert limit >= 2 and len(limit.reason) > 20
     assert limits.as_markdown().count("\n") == len(every) + 1
+
+
+def test_every_limit_is_what_some_code_goes_by():
+    package = Path(limits.__file__).parent.parent
+    folders = (package, package.with_name("gsb3se_amortized"))
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    code = "".join(path.read_text() for path in files if path != Path(limits.__file__))
+    for name in limits.all_limits():
+        assert len(re.findall(rf"\b{name}\b", code)) >= 2, f"{name} is imported and used nowhere"
 
 
 def test_a_bar_that_is_not_shown_writes_nothing(capfd):

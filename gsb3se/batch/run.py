@@ -190,9 +190,7 @@ def _is_path(value: Any) -> bool:
 def _read_files(options: BatchOptions, validation: Path, files: list[Path]) -> list[Path]:
     """Every file that is read, none of which may be written over."""
     checkpoint = getattr(options.backend, "checkpoint", None)
-    given: tuple[Any, ...] = (
-        *(validation, options.labels, options.graph, options.source_prior, checkpoint),
-    )
+    given: list[Any] = [validation, options.labels, options.graph, options.source_prior, checkpoint]
     return [*(Path(each) for each in given if _is_path(each)), *files]
 
 

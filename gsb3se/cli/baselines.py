@@ -15,10 +15,10 @@ from gsb3se.cli.count_options import PROBABILITIES, Inputs, input_files, input_o
 from gsb3se.support.errors import GSB3SEWarning, some_of
 from gsb3se.support.files import as_csv, as_json, check_output, write_text
 from gsb3se.support.labels import printable
+from gsb3se.support.limits import ROWS_SHOWN
 from gsb3se.support.simplex import Vector
 
 _METHODS = ("bbse", "bbse-raw", "rlls", "mlls", "em")
-_ROWS_SHOWN = 25
 
 
 @click.command()
@@ -90,7 +90,7 @@ def _log(probs: np.ndarray) -> np.ndarray:
 
 def _show(inputs: Inputs, estimates: dict[str, Vector]) -> None:
     counts = inputs.counts
-    order = np.argsort(-counts.target, kind="stable")[:_ROWS_SHOWN]
+    order = np.argsort(-counts.target, kind="stable")[:ROWS_SHOWN]
     shown = table(str(counts), "class", "validation rows", "predicted", *estimates)
     for i in sorted(order):
         shown.add_row(
@@ -100,9 +100,9 @@ def _show(inputs: Inputs, estimates: dict[str, Vector]) -> None:
             *(f"{q[i]:.4f}" for q in estimates.values()),
         )
     console.print(shown)
-    if counts.n_classes > _ROWS_SHOWN:
+    if counts.n_classes > ROWS_SHOWN:
         console.print(
-            f"the {_ROWS_SHOWN} most predicted of {counts.n_classes} classes; all with --out"
+            f"the {ROWS_SHOWN} most predicted of {counts.n_classes} classes; all with --out"
         )
 
 

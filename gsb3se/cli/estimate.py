@@ -23,8 +23,7 @@ from gsb3se.model.counts import ShiftCounts
 from gsb3se.posterior.posterior import Posterior
 from gsb3se.support.files import as_csv, as_json, check_output, write_text
 from gsb3se.support.labels import printable
-
-_ROWS_SHOWN = 25
+from gsb3se.support.limits import ROWS_SHOWN
 
 
 @click.command()
@@ -86,7 +85,7 @@ def _show(posterior: Posterior, counts: ShiftCounts, level: float) -> None:
         str(counts), "class", "validation rows", "predicted", "mean", "sd", f"{percent} interval"
     )
     rows = posterior.rows(level)
-    for i in np.argsort(-posterior.mean, kind="stable")[:_ROWS_SHOWN]:
+    for i in np.argsort(-posterior.mean, kind="stable")[:ROWS_SHOWN]:
         shown.add_row(
             printable(counts.labels[i]),
             f"{counts.validation_sizes[i]}",
@@ -96,8 +95,8 @@ def _show(posterior: Posterior, counts: ShiftCounts, level: float) -> None:
             f"{rows['low'][i]:.4f} to {rows['high'][i]:.4f}",
         )
     console.print(shown)
-    if counts.n_classes > _ROWS_SHOWN:
-        console.print(f"the {_ROWS_SHOWN} most frequent of {counts.n_classes}; all with --out")
+    if counts.n_classes > ROWS_SHOWN:
+        console.print(f"the {ROWS_SHOWN} most frequent of {counts.n_classes}; all with --out")
     console.print(f"status: {posterior.diagnostics.status.value}")
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from gsb3se.support.limits import DENSE_EIGENVALUES
 from gsb3se.support.simplex import Matrix, Vector
 
-_DENSE_EIGENVALUES = 200
 _FIELD_BLOCK_BYTES = 1 << 26
 
 
@@ -197,7 +197,7 @@ class SparseSpectrum:
     @cached_property
     def smallest(self) -> float:
         """lambda_2; the largest eigenvalue of L^+ beyond some hundred labels."""
-        if self._n <= _DENSE_EIGENVALUES:
+        if self._n <= DENSE_EIGENVALUES:
             return float(np.linalg.eigvalsh(self._laplacian.toarray())[1])
         from scipy.sparse.linalg import LinearOperator, eigsh
 

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from gsb3se.model.problem import Problem
 from gsb3se.support.errors import NoSolution
+from gsb3se.support.limits import EVALUATED_SIDE_BY_SIDE
 from gsb3se.support.simplex import Matrix, Vector, softmax
 
 HessianKind = Literal["exact", "fisher"]
 
 _TINY = 1e-100  # below it, a probability is handled by its logarithm; its square still is a float
-_SIDE_BY_SIDE = 300  # classes from which the two halves of an evaluation take a thread each
 _BLOCK_BYTES = 1 << 19  # rows combined at a time, to stay in cache
 
 
@@ -306,7 +306,7 @@ class _Forward:
 
 def _evaluate(problem: Problem, latents: Latents, memory: Matrix) -> tuple[_Forward, _Energy]:
     """The likelihood's half and the priors' half, side by side once they outweigh a thread."""
-    if problem.n_classes < _SIDE_BY_SIDE:
+    if problem.n_classes < EVALUATED_SIDE_BY_SIDE:
         return _Forward.at(problem, latents, memory), _Energy(problem, latents)
     with ThreadPoolExecutor(1) as beside:
         energy = beside.submit(_Energy, problem, latents)

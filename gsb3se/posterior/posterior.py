@@ -18,11 +18,10 @@ from gsb3se.posterior.families import Draws, Family, LogisticNormal, frozen
 from gsb3se.posterior.status import Diagnostics
 from gsb3se.support.errors import as_whole_number, require, some_of
 from gsb3se.support.labels import Label, as_labels, printable
+from gsb3se.support.limits import ROWS_SHOWN
 from gsb3se.support.linear_algebra import covariance_root
 from gsb3se.support.named_axes import in_order_of
 from gsb3se.support.simplex import Matrix, Vector, as_distribution
-
-_ROWS_SHOWN = 25
 
 
 class WeightSummary(NamedTuple):
@@ -256,7 +255,7 @@ class Posterior:
         """
         columns = self.rows(level)
         order = np.argsort(-self.mean, kind="stable")
-        names = [printable(self.labels[i]) for i in order[:_ROWS_SHOWN]]
+        names = [printable(self.labels[i]) for i in order[:ROWS_SHOWN]]
         width = max(len("class"), *(len(name) for name in names))
         lines = [
             f"Posterior of {self.n_classes} class shares by {self.backend}, {100 * level:.3g} % "
@@ -269,8 +268,8 @@ class Posterior:
         for name, i in zip(names, order, strict=False):
             figures = "".join(f"{columns[number][i]:8.4f}" for number in numbers)
             lines.append(f"{name:{width}s}{figures}")
-        if self.n_classes > _ROWS_SHOWN:
-            lines.append(f"... and {self.n_classes - _ROWS_SHOWN} classes with smaller shares")
+        if self.n_classes > ROWS_SHOWN:
+            lines.append(f"... and {self.n_classes - ROWS_SHOWN} classes with smaller shares")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

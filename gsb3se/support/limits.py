@@ -83,6 +83,7 @@ FEWER_SUMMARY_DRAWS = Limit(
 SINGLE_PRECISION_INFORMATION = Limit(
     600, "what the prior fills in is judged in single precision, in half the time and memory"
 )
+ROWS_SHOWN = Limit(25, "beyond, a printed table would leave the screen: it shows the first so many")
 CONNECTIVITY = Limit(2000, "up to here a graph's connectivity is checked in every estimate")
 
 
